@@ -1,0 +1,38 @@
+"""Waiting for a condition instead of sleeping and hoping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(
+    condition: Callable[[], T],
+    timeout: float = 10,
+    message: str | Callable[[], str] = "",
+    interval: float = 0.02,
+) -> T:
+    """Ask again and again until the answer is truthy, and return that answer.
+
+    Parameters:
+      condition: asked every `interval` seconds, at least twice.
+      timeout: seconds after which to give up.
+      message: what was waited for; a callable is asked when the time is up, so that it can
+        tell the state of things at that moment.
+
+    Raises:
+      AssertionError: the condition did not come true in time. What the condition raises
+        itself goes through.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        out_of_time = time.monotonic() >= deadline
+        if answer := condition():
+            return answer
+        if out_of_time:
+            told = message() if callable(message) else message
+            raise AssertionError(f"not within {timeout:g} s: {told or condition} (last: {answer!r})")
+        time.sleep(interval)
