@@ -34,5 +34,7 @@ def wait_until(
             return answer
         if out_of_time:
             told = message() if callable(message) else message
-            raise AssertionError(f"not within {timeout:g} s: {told or condition} (last: {answer!r})")
+            raise AssertionError(
+                f"not within {timeout:g} s: {told or condition} (last: {answer!r})"
+            )
         time.sleep(interval)
