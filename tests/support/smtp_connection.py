@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import hmac
 import re
 import socket
 import struct
@@ -66,7 +67,7 @@ class Connection:
         if self.server.security == "starttls" and not self.encrypted:
             features.append("STARTTLS")
         elif self.server.credentials:
-            features.append("AUTH PLAIN LOGIN")
+            features.append(f"AUTH {self.server.mechanisms}")
         if self._answer("ehlo", "250 " + "\n".join(["scripted.test", *features])):
             self.greeted = bool(rest)
             self._forget()
@@ -86,15 +87,17 @@ class Connection:
     def _on_auth(self, rest: str) -> None:
         self.server.count_login(self.number)
         mechanism, _, initial = rest.partition(" ")
-        if mechanism.upper() == "PLAIN":
-            name, password = self._plain(initial)
-        elif mechanism.upper() == "LOGIN":
-            name = _decode(initial) if initial else self._ask("Username:")
-            password = self._ask("Password:")
-        else:
+        if mechanism.upper() not in self.server.mechanisms.split():
             self._send_reply("504 5.5.4 Not that one")
             return
-        right = self.server.credentials == (name, password)
+        if mechanism.upper() == "PLAIN":
+            right = self._plain(initial) == self.server.credentials
+        elif mechanism.upper() == "LOGIN":
+            name = _decode(initial) if initial else self._ask("Username:")
+            right = (name, self._ask("Password:")) == self.server.credentials
+        else:
+            challenge = "<1.1@scripted.test>"
+            right = self._ask(challenge) == self._digest(challenge)
         usual = "235 2.7.0 Welcome" if right else "535 5.7.8 Wrong name or password"
         if self._answer("auth", usual):
             self.logged_in = right
@@ -105,6 +108,10 @@ class Connection:
             initial = self._read_line()
         parts = _decode(initial).split("\0")
         return (parts[1], parts[2]) if len(parts) == 3 else ("", "")
+
+    def _digest(self, challenge: str) -> str:
+        name, password = self.server.credentials or ("", "")
+        return f"{name} {hmac.new(password.encode(), challenge.encode(), 'md5').hexdigest()}"
 
     def _ask(self, question: str) -> str:
         self._send_reply("334 " + base64.b64encode(question.encode()).decode())
@@ -144,13 +151,15 @@ class Connection:
     def _receive_content(self) -> None:
         self._before("body")
         # The line end of the 354 exchange counts: a content of nothing is "." alone.
-        while not (self._buffer.startswith(b".\r\n") or b"\r\n.\r\n" in self._buffer):
+        received = bytearray(b"\r\n" + self._buffer)
+        searched = 0
+        while (end := received.find(b"\r\n.\r\n", searched)) < 0:
+            searched = max(0, len(received) - 4)
+            self._buffer = b""
             self._read_more()
-        if self._buffer.startswith(b".\r\n"):
-            content, self._buffer = b"", self._buffer[3:]
-        else:
-            content, self._buffer = self._buffer.split(b"\r\n.\r\n", 1)
-            content += b"\r\n"
+            received += self._buffer
+        content = bytes(received[2 : end + 2])
+        self._buffer = bytes(received[end + 5 :])
         content = re.sub(rb"(?m)^\.", b"", content)
         sender, recipients = self.sender or "", list(self.recipients)
         if re.search(rb"\r(?!\n)|(?<!\r)\n", content):

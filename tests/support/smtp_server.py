@@ -41,13 +41,14 @@ A **rule** is looked up when its stage comes; the first one that matches and isn
               do="silence"         never answers, until the client leaves or the server stops
     nothing of these: goes on as usual (after a delay or a hold).
 
-A **server** takes besides: `credentials=("user", "password")` (AUTH PLAIN and LOGIN are offered and
-demanded), `max_connections=2` (421 to the third at once), `security="starttls" | "tls"` (a
+A **server** takes besides: `credentials=("user", "password")` (AUTH is offered, with `mechanisms`,
+and demanded), `max_connections=2` (421 to the third at once), `security="starttls" | "tls"` (a
 certificate for localhost and 127.0.0.1, signed by a test authority: `server.ca_file`),
 `record=path`, `keep_content=False` for big runs. `server.url` fits all of that.
 
 Counters: `connection_count`, `open_connection_count`, `most_connections`, `login_count`
-(AUTH tries), `accepted`, `accepted_count`, `duplicate_ids()`, `stage_counts["mail"]`. Actions:
+(AUTH tries), `accepted`, `accepted_count`, `duplicate_ids()`, `stage_counts["mail"]`, and
+`connection_closed`, an event that is set when the server has closed the first one. Actions:
 `add(rule)` (before the others), `clear()`, `release(name)`, `wait_until_held(name)`,
 `wait_for_accepted(count)`, `go_down()` (the port is closed and its connections dropped),
 `come_up()` (the same port again), `drop_connections()`.
@@ -89,6 +90,7 @@ class ScriptedServer:
         host: str = "127.0.0.1",
         port: int = 0,
         credentials: tuple[str, str] | None = None,
+        mechanisms: str = "PLAIN LOGIN CRAM-MD5",
         max_connections: int | None = None,
         security: Security = "plain",
         record: str | os.PathLike[str] | None = None,
@@ -100,6 +102,7 @@ class ScriptedServer:
         self.host = host
         self.port = port
         self.credentials = credentials
+        self.mechanisms = mechanisms
         self.max_connections = max_connections
         self.security = security
         self.keep_content = keep_content
@@ -123,6 +126,7 @@ class ScriptedServer:
         self._script_stamp: tuple[int, int] | None = None
         self._record = _append_file(record)
         self._events = _append_file(events)
+        self.connection_closed = threading.Event()
         self._changed = threading.Condition()
         self._released: set[str] = set()
         self._held: Counter[str] = Counter()
@@ -335,6 +339,7 @@ class ScriptedServer:
         finally:
             self.forget_connection(connection.number)
             connection.close()
+            self.connection_closed.set()
 
     def forget_connection(self, number: int) -> None:
         """Counts it as closed, before the client can notice and come again."""

@@ -1,0 +1,166 @@
+"""One mail transaction (RFC 5321 section 3.3) over a ready connection, stage by stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from pipeline.relay import Timeouts
+from pipeline.replies import Outcome, Reply, Scope, Stage, Verdict
+from pipeline.wire import Wire, WireError, WriteError, on_the_wire
+
+__all__ = ["StoppedError", "Transaction", "check_envelope"]
+
+#: RFC 5321 section 4.5.3.1.3: a path has at most 256 octets, with its brackets.
+LONGEST_PATH = 254
+
+
+class StoppedError(Exception):
+    """The transaction is over, mostly because it can't go on.
+
+    `reply` is the server's answer at this `stage`, None if there was none. `verdict` is given where
+    it isn't the reply that decides. `in_step` says that the connection can be used for another one.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        reply: Reply | None = None,
+        error: str | None = None,
+        *,
+        verdict: Verdict | None = None,
+        in_step: bool = False,
+    ) -> None:
+        super().__init__(error)
+        self.stage = stage
+        self.reply = reply
+        self.error = error
+        self.verdict = verdict
+        self.in_step = in_step
+
+
+class Transaction:
+    """The stages in their order: `mail`, `rcpt`, `data`, `content`, `dot`.
+
+    Each of them raises `StoppedError` unless the server lets it go on.
+    """
+
+    def __init__(self, wire: Wire, features: Mapping[str, str], timeouts: Timeouts) -> None:
+        self.wire = wire
+        self.features = features
+        self.timeouts = timeouts
+
+    def mail(self, mail_from: str, rcpt_to: str, content: bytes) -> None:
+        """Names the sender; the other two decide what has to be asked for with it."""
+        line = f"MAIL FROM:<{mail_from}>"
+        if not content.isascii() and "8BITMIME" in self.features:
+            line += " BODY=8BITMIME"
+        if not (mail_from + rcpt_to).isascii():
+            if "SMTPUTF8" not in self.features:
+                # RFC 6531 section 3.2; what a server makes of the bare bytes is anybody's guess.
+                raise StoppedError(
+                    Stage.RCPT,
+                    error="the relay takes ASCII addresses only (it offers no SMTPUTF8)",
+                    verdict=Verdict(Outcome.FAILED, Scope.ADDRESS),
+                    in_step=True,
+                )
+            line += " SMTPUTF8"
+        self._command(Stage.MAIL, line, 2)
+
+    def rcpt(self, rcpt_to: str) -> None:
+        self._command(Stage.RCPT, f"RCPT TO:<{rcpt_to}>", 2)
+
+    def data(self) -> None:
+        self._command(Stage.DATA, "DATA", 3)
+
+    def content(self, content: bytes) -> None:
+        """Sends the message without its final dot."""
+        try:
+            self.wire.write(on_the_wire(content), _deadline(self.timeouts.data))
+        except WireError as error:
+            # A server that refuses in the middle of it may have said why before it closed.
+            self.stop_if_unasked()
+            raise _lost(Stage.DATA, error) from error
+        self.stop_if_unasked()
+
+    def stop_if_unasked(self) -> None:
+        """Stops if the server has answered or closed before it was given the final dot.
+
+        Without the dot it can't have accepted the message, so this is definite; and an answer left
+        unread would be taken for the one to the dot.
+        """
+        try:
+            reply = self.wire.unasked()
+        except WireError as error:
+            raise _lost(Stage.DATA, error) from error
+        if reply is not None:
+            raise StoppedError(Stage.DATA, reply, "answered before the end of the message")
+
+    def dot(self) -> Reply:
+        """Ends the message. From here on only a definite reply is an outcome."""
+        deadline = _deadline(self.timeouts.reply)
+        try:
+            self.wire.write(b".\r\n", deadline)
+        except WriteError as error:
+            # If nothing of it left this machine, the message was never completed.
+            raise _lost(Stage.DATA if error.untouched else Stage.DOT, error) from error
+        try:
+            return self.wire.read_reply(deadline)
+        except WireError as error:
+            stopped = _lost(Stage.REPLY, error)
+            # A code that came before the connection broke is as definite as any.
+            stopped.reply = error.reply
+            raise stopped from error
+
+    def _command(self, stage: Stage, line: str, wanted: int) -> None:
+        try:
+            reply = self.wire.command(line, _deadline(self.timeouts.command))
+        except WireError as error:
+            raise _lost(stage, error) from error
+        if reply.code // 100 != wanted:
+            in_step = reply.code // 100 in (4, 5) and reply.code != 421
+            raise StoppedError(stage, reply, in_step=in_step)
+
+
+def check_envelope(mail_from: str, rcpt_to: str) -> None:
+    """Refuses addresses that would end a command early or be another one.
+
+    Raises:
+      StoppedError: about the relay if it is the sender, which every message has, else the address.
+    """
+    wrong = _wrong_with(mail_from)
+    if wrong:
+        raise StoppedError(
+            Stage.PREPARE,
+            error=f"the sender's address {wrong}",
+            verdict=Verdict(Outcome.DEFERRED, Scope.RELAY),
+            in_step=True,
+        )
+    wrong = _wrong_with(rcpt_to) if rcpt_to else "is empty"
+    if wrong:
+        raise StoppedError(
+            Stage.PREPARE,
+            error=f"the recipient's address {wrong}",
+            verdict=Verdict(Outcome.FAILED, Scope.ADDRESS),
+            in_step=True,
+        )
+
+
+def _wrong_with(address: str) -> str | None:
+    if any(each in "<> " or not each.isprintable() for each in address):
+        return f"holds a character that can't be: {address[:100]!r}"
+    if len(address.encode()) > LONGEST_PATH:
+        return f"is longer than {LONGEST_PATH} octets: {address[:100]!r}"
+    return None
+
+
+def _lost(stage: Stage, error: WireError) -> StoppedError:
+    told = "after the final dot" if stage is Stage.REPLY else f"at {stage.upper()}"
+    told += f": {error}"
+    if error.reply is not None:
+        told += f" (in the middle of {str(error.reply)!r})"
+    return StoppedError(stage, error=told)
+
+
+def _deadline(seconds: float) -> float:
+    return time.monotonic() + seconds
