@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -59,3 +60,11 @@ def connection(database_url: str) -> Iterator[extensions.connection]:
     """A psycopg2 connection to `database_url`, not in autocommit mode."""
     with closing(psycopg2.connect(database_url)) as opened:
         yield opened
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nothing listens on, at least for the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -64,9 +64,10 @@ class Cluster:
         if (server := self.running) is not None:
             return server
         _make_log(self.log, account)
+        sockets = _socket_folder(self.folder, account, port)
         options = {
             "port": str(port),
-            "unix_socket_directories": str(_socket_folder(self.folder, account, port)),
+            "unix_socket_directories": str(sockets),
             "unix_socket_permissions": "0700",
             "listen_addresses": "",
             "timezone": "UTC",
@@ -81,6 +82,7 @@ class Cluster:
         )
         server = self.running
         if status != 0 or server is None:
+            _remove_if_empty(sockets)
             raise EmbeddedPostgresError(
                 f"the embedded Postgres in {self.data} did not start: {said}\n{self._log_end()}"
             )
@@ -99,8 +101,7 @@ class Cluster:
                 timeout=_STOP_TIMEOUT + 10,
             )
             if status == 0 or self.running is None:
-                with contextlib.suppress(OSError):
-                    Path(server.socket_folder).rmdir()
+                _remove_if_empty(Path(server.socket_folder))
                 return
         raise EmbeddedPostgresError(f"the embedded Postgres in {self.data} does not stop: {said}")
 
@@ -153,6 +154,8 @@ class Cluster:
         while (server := self.running) is not None and time.monotonic() < deadline:
             if server.answers:
                 return
+            if server.status == "ready" and not server.socket_path.exists():
+                break
             time.sleep(0.05)
         if server is not None:
             # Its socket was swept away, or it hangs: nobody can reach it any more.
@@ -198,3 +201,8 @@ def _socket_folder(folder: Path, account: Account, port: int) -> Path:
             f"{path} should be a folder that only {account} can use, and it is not: remove it"
         )
     return path
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -16,10 +16,11 @@ _INTERVAL = 1.0
 _START = "import sys; sys.path.append(sys.argv.pop(1)); from embedded.guard import main; main()"
 
 
-def command(folder: Path, binaries: Path, pid: int) -> list[str]:
+def command(folder: Path, binaries: Path, pid: int, *, temporary: bool) -> list[str]:
     """Return the arguments for a Python that shall guard the server with this process id."""
     package = Path(__file__).resolve().parent.parent
-    return ["-I", "-S", "-c", _START, str(package), str(folder), str(binaries), str(pid)]
+    arguments = [str(folder), str(binaries), str(pid), *(["--temporary"] if temporary else [])]
+    return ["-I", "-S", "-c", _START, str(package), *arguments]
 
 
 def main() -> None:

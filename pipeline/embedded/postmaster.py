@@ -28,6 +28,10 @@ class Postmaster:
     status: str
 
     @property
+    def socket_path(self) -> Path:
+        return Path(self.socket_folder, f".s.PGSQL.{self.port}")
+
+    @property
     def is_alive(self) -> bool:
         """Whether the process exists and is this folder's server.
 
@@ -57,7 +61,7 @@ class Postmaster:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
                 client.settimeout(5)
-                client.connect(f"{self.socket_folder}/.s.PGSQL.{self.port}")
+                client.connect(str(self.socket_path))
                 client.sendall(_SSL_REQUEST)
                 return bool(client.recv(1))
         except OSError:
@@ -88,7 +92,7 @@ def disown(server: Postmaster) -> None:
     with file.open("r+b") as opened:
         opened.write(b"%d\n" % _NO_PROCESS + rest)
         opened.truncate()
-    Path(f"{server.socket_folder}/.s.PGSQL.{server.port}.lock").unlink(missing_ok=True)
+    server.socket_path.with_name(f"{server.socket_path.name}.lock").unlink(missing_ok=True)
 
 
 def _process(pid: int) -> tuple[str, str] | None:

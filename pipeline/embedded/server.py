@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -29,7 +30,8 @@ class EmbeddedPostgres:
 
     Parameters:
       folder: where the data lives; made if missing. As root its parents must be open to others.
-      fsync: False makes it fast and lets a crash of the machine destroy the data.
+      fsync: False makes it fast and lets a crash of the machine destroy the data. A crash of
+        the server still loses nothing.
       max_connections: of all processes together.
       tcp_port: listen on this port of 127.0.0.1 too, where anybody on this machine may come in.
       temporary: the last one to leave removes the folder.
@@ -54,8 +56,7 @@ class EmbeddedPostgres:
         self._port = tcp_port or DEFAULT_PORT
         self._settings = {"max_connections": str(max_connections)}
         if not fsync:
-            durable = ("fsync", "synchronous_commit", "full_page_writes")
-            self._settings |= dict.fromkeys(durable, "off")
+            self._settings |= {"fsync": "off", "full_page_writes": "off"}
         if tcp_port is not None:
             self._settings["listen_addresses"] = "127.0.0.1"
         self._settings |= settings or {}
@@ -197,10 +198,7 @@ class EmbeddedPostgres:
         """Leave a process behind that stops the server if its users die without a word."""
         from .guard import command
 
-        if not sys.executable:
-            return  # Python is embedded in something else
-        Account.current().run(
-            sys.executable,
-            *command(self.folder, self._cluster.binaries(Account.current()).folder, server.pid),
-            *(["--temporary"] if self.temporary else []),
-        )
+        guarding = command(self.folder, self.binaries, server.pid, temporary=self.temporary)
+        # Without one, the next process to use the folder stops the server when it leaves.
+        with contextlib.suppress(OSError):
+            Account.current().run(sys.executable, *guarding)
