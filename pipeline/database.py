@@ -1,0 +1,141 @@
+"""Connections, transactions and the SQL files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import psycopg2
+from dramatiq_pg import generate_init_sql
+from psycopg2 import sql
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+
+#: The version of `schema.sql` that this code works with.
+SCHEMA_VERSION = 1
+
+#: No statement of ours may run longer than this, in seconds.
+STATEMENT_TIMEOUT = 120
+
+#: What libpq is told, unless the URL says otherwise: notice within seconds that the server is gone.
+CONNECTION_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+
+@cache
+def query(name: str) -> str:
+    """The text of ``pipeline/sql/<name>.sql``.
+
+    Raises:
+      FileNotFoundError: When there is no such file.
+    """
+    return resources.files("pipeline").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+
+
+@cache
+def schema_sql() -> str:
+    """The text of ``schema.sql``: from the installed package, or from the checkout's top level."""
+    packaged = resources.files("pipeline").joinpath("schema.sql")
+    if packaged.is_file():
+        return packaged.read_text(encoding="utf-8")
+    return (Path(__file__).resolve().parent.parent / "schema.sql").read_text(encoding="utf-8")
+
+
+def connect(url: str, *, application_name: str = "pipeline") -> Connection:
+    """A new connection in autocommit mode; transactions are opened by `transaction`.
+
+    Parameters:
+      url: A libpq URL or key/value string; what it says goes before our defaults.
+      application_name: What `pg_stat_activity` shows.
+
+    Raises:
+      psycopg2.OperationalError: When the server can't be reached.
+    """
+    given = psycopg2.extensions.parse_dsn(url)
+    connection = psycopg2.connect(
+        **{**CONNECTION_DEFAULTS, "application_name": application_name, **given}
+    )
+    connection.autocommit = True
+    return connection
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[Cursor]:
+    """One transaction, READ COMMITTED, with a bound on each statement's time.
+
+    It commits when the block ends and rolls back when it raises. A commit that raises may have
+    succeeded all the same: whatever runs in here must be safe to be asked again.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(f"BEGIN; SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}s'")
+        try:
+            yield cursor
+        except BaseException:
+            if not connection.closed:
+                try:
+                    cursor.execute("ROLLBACK")
+                except psycopg2.Error:
+                    connection.close()
+            raise
+        cursor.execute("COMMIT")
+
+
+def queue_table(schema: str, prefix: str) -> sql.Identifier:
+    """dramatiq-pg's table as an SQL identifier."""
+    return sql.Identifier(schema, f"{prefix}queue")
+
+
+def init(connection: Connection, *, queue_schema: str = "dramatiq", queue_prefix: str = "") -> None:
+    """Apply `schema.sql`, and dramatiq-pg's own schema where it is missing.
+
+    Safe to call again and from several processes at once.
+
+    Parameters:
+      connection: Any open connection outside a transaction.
+      queue_schema: Schema of dramatiq-pg's table.
+      queue_prefix: Prefix of its name.
+    """
+    before = connection.autocommit
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(schema_sql())
+        with transaction(connection) as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('pipeline.schema', 0))")
+            # dramatiq-pg's DDL can't be applied twice: CREATE TYPE has no IF NOT EXISTS.
+            cursor.execute(
+                "SELECT to_regclass(%s) IS NULL",
+                (queue_table(queue_schema, queue_prefix).as_string(cursor),),
+            )
+            row = cursor.fetchone()
+            if row is not None and row[0]:
+                cursor.execute(generate_init_sql(queue_schema, queue_prefix))
+    finally:
+        connection.autocommit = before
+
+
+def schema_version(connection: Connection) -> int | None:
+    """The version of our schema in this database, or None when it was never applied."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass('pipeline.schema_version') IS NOT NULL")
+        row = cursor.fetchone()
+        if row is None or not row[0]:
+            return None
+        cursor.execute("SELECT max(version) FROM pipeline.schema_version")
+        found = cursor.fetchone()
+        return None if found is None else found[0]
+
+
+def boot_clock() -> float:
+    """Seconds on a clock that never jumps and goes on while the machine is suspended."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
