@@ -20,6 +20,12 @@ COMMENT ON TABLE pipeline.schema_version IS 'One row for each version of this fi
 COMMENT ON COLUMN pipeline.schema_version.version IS 'Whole number, counted up with each change of the tables.';
 COMMENT ON COLUMN pipeline.schema_version.applied_at IS 'When this version was applied here.';
 
+-- The advisory lock of a stack. Whoever makes one of its deliveries wait, or wait again, holds it.
+CREATE OR REPLACE FUNCTION pipeline.stack_key(receiver_id text, entity_name text, entity_identifier text)
+RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN hashtextextended(receiver_id || E'\x1f' || entity_name || E'\x1f' || entity_identifier, 7274);
+COMMENT ON FUNCTION pipeline.stack_key IS 'Key of the advisory lock on a stack: one recipient, one item.';
+
 -- What applications write ---------------------------------------------------------------------
 
 CREATE TABLE IF NOT EXISTS pipeline.email_notification_log (
@@ -74,7 +80,7 @@ CREATE TABLE IF NOT EXISTS pipeline.recipient (
     display_name  text,
     locale        text,
     time_zone     text,
-    active        boolean NOT NULL DEFAULT true
+    active        boolean DEFAULT true
 );
 
 CREATE TABLE IF NOT EXISTS pipeline.entity (
@@ -184,6 +190,7 @@ CREATE TABLE IF NOT EXISTS pipeline.delivery_attempt (
     reply           text,
     error           text,
     outcome         text,
+    given_up_at     timestamptz,
     PRIMARY KEY (delivery_id, attempt_number),
     CONSTRAINT stage_is_known CHECK (stage IN
         ('prepare', 'connect', 'mail', 'rcpt', 'data', 'dot', 'reply')),
@@ -203,6 +210,7 @@ COMMENT ON COLUMN pipeline.delivery_attempt.enhanced_code IS 'Enhanced status co
 COMMENT ON COLUMN pipeline.delivery_attempt.reply IS 'Text of the server''s reply.';
 COMMENT ON COLUMN pipeline.delivery_attempt.error IS 'What went wrong, where no reply tells.';
 COMMENT ON COLUMN pipeline.delivery_attempt.outcome IS 'sent, deferred, failed, abandoned (lease lost before the dot), uncertain (lease or reply lost after it); null while it runs.';
+COMMENT ON COLUMN pipeline.delivery_attempt.given_up_at IS 'When the outcome was declared for a sender that fell silent; null again once it has told its own.';
 
 -- What runs the machine ---------------------------------------------------------------------------
 
@@ -223,12 +231,18 @@ CREATE INDEX IF NOT EXISTS tick_unfinished ON pipeline.tick (schedule) WHERE fin
 CREATE TABLE IF NOT EXISTS pipeline.doorbell (
     message_id  uuid        PRIMARY KEY,
     actor       text        NOT NULL,
-    rung_at     timestamptz NOT NULL DEFAULT clock_timestamp()
+    rung_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    answered_at timestamptz,
+    over_at     timestamptz
 );
-COMMENT ON TABLE pipeline.doorbell IS 'Dramatiq messages of ours that nobody has answered yet.';
+CREATE INDEX IF NOT EXISTS doorbell_unfinished ON pipeline.doorbell (actor) WHERE over_at IS NULL;
+CREATE INDEX IF NOT EXISTS doorbell_over ON pipeline.doorbell (over_at) WHERE over_at IS NOT NULL;
+COMMENT ON TABLE pipeline.doorbell IS 'Our own Dramatiq messages: what they say stands in the other tables.';
 COMMENT ON COLUMN pipeline.doorbell.message_id IS 'Dramatiq''s message id.';
 COMMENT ON COLUMN pipeline.doorbell.actor IS 'Who is called: pipeline.stack or pipeline.send.';
 COMMENT ON COLUMN pipeline.doorbell.rung_at IS 'When it was last rung.';
+COMMENT ON COLUMN pipeline.doorbell.answered_at IS 'When a worker began to answer it.';
+COMMENT ON COLUMN pipeline.doorbell.over_at IS 'When the answer was over, or nobody was left to give one.';
 
 CREATE TABLE IF NOT EXISTS pipeline.sender (
     slot              integer     PRIMARY KEY,

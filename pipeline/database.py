@@ -108,7 +108,12 @@ def init(connection: Connection, *, queue_schema: str = "dramatiq", queue_prefix
     connection.autocommit = True
     try:
         with connection.cursor() as cursor:
-            cursor.execute(schema_sql())
+            try:
+                cursor.execute(schema_sql())
+            except psycopg2.Error:
+                if not connection.closed:
+                    cursor.execute("ROLLBACK")
+                raise
         with transaction(connection) as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('pipeline.schema', 0))")
             # dramatiq-pg's DDL can't be applied twice: CREATE TYPE has no IF NOT EXISTS.

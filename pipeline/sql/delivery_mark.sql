@@ -1,0 +1,13 @@
+-- The marker: from its commit on, and only from then on, the final dot may be sent. No row: the lease
+-- is over or somebody else has the delivery, and the dot must not be sent. By primary key.
+WITH marked AS (
+    UPDATE pipeline.delivery
+    SET state = 'transmitting', lease_expires_at = now() + %(lease)s, updated_at = now()
+    WHERE id = %(id)s AND attempt_token = %(token)s AND state = 'sending'
+        AND lease_expires_at > now()
+    RETURNING id
+)
+UPDATE pipeline.delivery_attempt
+SET stage = 'dot'
+FROM marked
+WHERE delivery_attempt.delivery_id = marked.id AND attempt_token = %(token)s;

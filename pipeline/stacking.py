@@ -1,0 +1,146 @@
+"""Stacking: waiting notifications become deliveries, and somebody is called to send them.
+
+A pass walks the waiting stacks in key order, a chunk at a time. A chunk's claim, its deliveries and
+the doorbells for the senders commit in one transaction or not at all. Rows never travel to Python,
+and any number of passes may run at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+
+from .database import query, transaction
+from .doorbells import Doorbells
+from .settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: How often a chunk is asked again when another pass got in between.
+TRIES = 5
+
+#: Before the first stack: no receiver has an empty id.
+Key = tuple[str, str, str]
+START: Key = ("", "", "")
+
+
+@dataclass(slots=True)
+class Pass:
+    """What a stacking pass did.
+
+    Attributes:
+      claimed_count: Notifications claimed.
+      created_count: Deliveries made.
+      joined_count: Times that waiting deliveries were given more notifications.
+      message_count: Dramatiq messages written.
+    """
+
+    claimed_count: int = 0
+    created_count: int = 0
+    joined_count: int = 0
+    message_count: int = 0
+
+
+def run_pass(
+    connection: Connection,
+    settings: Settings,
+    doorbells: Doorbells,
+    *,
+    urgent_only: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_chunk: Callable[[Pass], None] = lambda done: None,
+) -> Pass:
+    """Claim everything that is due, until nothing is.
+
+    Parameters:
+      connection: In autocommit mode, outside a transaction.
+      settings: Limits of a chunk, domain and age limit of deliveries.
+      doorbells: Calls the senders.
+      urgent_only: Only stacks that have an urgent row, each with all its rows.
+      should_stop: Asked between two chunks.
+      on_chunk: Told after each commit what was done so far.
+
+    Returns:
+      What was done; what is committed stays so when a later chunk raises.
+    """
+    done = Pass()
+    after = START
+    while not should_stop():
+        following = _retry_chunk(connection, settings, doorbells, urgent_only, after, done)
+        if following is None:
+            break
+        after = following
+        on_chunk(done)
+    return done
+
+
+def _retry_chunk(
+    connection: Connection,
+    settings: Settings,
+    doorbells: Doorbells,
+    urgent_only: bool,
+    after: Key,
+    done: Pass,
+) -> Key | None:
+    for attempt in range(1, TRIES + 1):
+        try:
+            with transaction(connection) as cursor:
+                chunk, following = claim_chunk(
+                    cursor, settings, doorbells, urgent_only=urgent_only, after=after
+                )
+        except (
+            psycopg2.errors.UniqueViolation,
+            psycopg2.errors.DeadlockDetected,
+            psycopg2.errors.SerializationFailure,
+        ):
+            # Another pass gave a stack its delivery between our snapshot and our lock on it.
+            if attempt == TRIES:
+                raise
+            logger.debug("Chunk after %s is asked again (%d).", after, attempt)
+        else:
+            done.claimed_count += chunk.claimed_count
+            done.created_count += chunk.created_count
+            done.joined_count += chunk.joined_count
+            done.message_count += chunk.message_count
+            return following
+    raise AssertionError("unreachable")
+
+
+def claim_chunk(
+    cursor: Cursor, settings: Settings, doorbells: Doorbells, *, urgent_only: bool, after: Key
+) -> tuple[Pass, Key | None]:
+    """Claim the next stacks after `after` in the cursor's transaction, and ring for them.
+
+    Returns:
+      What was done, and the last stack that was looked at: None when there was none.
+    """
+    cursor.execute(
+        query("stack_claim"),
+        {
+            "urgent_only": urgent_only,
+            "receiver_id": after[0],
+            "entity_name": after[1],
+            "entity_identifier": after[2],
+            "stack_limit": settings.stack_limit,
+            "row_limit": settings.row_limit,
+            "domain": settings.domain,
+            "max_age": settings.max_age,
+        },
+    )
+    row = cursor.fetchone()
+    if row is None:
+        return Pass(), None
+    receiver_id, entity_name, entity_identifier, claimed_count, created_count, joined_count = row
+    message_count = 0
+    if created_count or joined_count:
+        wanted = -(-(created_count + joined_count) // settings.chunk)
+        message_count = doorbells.ring_senders(cursor, wanted)
+    return (
+        Pass(claimed_count, created_count, joined_count, message_count),
+        (receiver_id, entity_name, entity_identifier),
+    )
