@@ -89,11 +89,6 @@ def transaction(connection: Connection) -> Iterator[Cursor]:
         cursor.execute("COMMIT")
 
 
-def queue_table(schema: str, prefix: str) -> sql.Identifier:
-    """dramatiq-pg's table as an SQL identifier."""
-    return sql.Identifier(schema, f"{prefix}queue")
-
-
 def init(connection: Connection, *, queue_schema: str = "dramatiq", queue_prefix: str = "") -> None:
     """Apply `schema.sql`, and dramatiq-pg's own schema where it is missing.
 
@@ -119,7 +114,7 @@ def init(connection: Connection, *, queue_schema: str = "dramatiq", queue_prefix
             # dramatiq-pg's DDL can't be applied twice: CREATE TYPE has no IF NOT EXISTS.
             cursor.execute(
                 "SELECT to_regclass(%s) IS NULL",
-                (queue_table(queue_schema, queue_prefix).as_string(cursor),),
+                (sql.Identifier(queue_schema, f"{queue_prefix}queue").as_string(cursor),),
             )
             row = cursor.fetchone()
             if row is not None and row[0]:

@@ -14,8 +14,8 @@ from dramatiq import Broker, Message
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
-from .database import query, queue_table
-from .outbox import enqueue, queue_location
+from .database import query
+from .outbox import enqueue, queue_table
 
 #: The queue that our messages are in.
 QUEUE = "pipeline"
@@ -39,7 +39,7 @@ class Doorbells:
     def __init__(self, broker: Broker, *, senders: int) -> None:
         self.broker = broker
         self.senders = senders
-        self.schema, self.prefix = queue_location(broker)
+        self.table = queue_table(broker)
 
     def ring_senders(self, cursor: Cursor, wanted: int) -> int:
         """Call for senders until `wanted` are under way, the cap at the most.
@@ -111,5 +111,14 @@ class Doorbells:
         cursor.execute(self._with_queue("doorbells_repeat"), {"patience": PATIENCE})
         return cursor.rowcount
 
+    def purge(self, cursor: Cursor, *, limit: int) -> int:
+        """Delete doorbells that have been over for an hour, with their messages.
+
+        Returns:
+          How many.
+        """
+        cursor.execute(self._with_queue("doorbells_purge"), {"limit": limit})
+        return cursor.rowcount
+
     def _with_queue(self, name: str) -> sql.Composed:
-        return sql.SQL(query(name)).format(queue=queue_table(self.schema, self.prefix))
+        return sql.SQL(query(name)).format(queue=sql.Identifier(*self.table))

@@ -177,7 +177,7 @@ class Settings:
     )
 
     connect_timeout: timedelta = _setting(
-        timedelta(seconds=10), duration, "for a connection, its greeting, TLS and login, each"
+        timedelta(seconds=10), duration, "until a session is ready for mail: name lookup, connection, TLS, login"
     )
     command_timeout: timedelta = _setting(timedelta(seconds=30), duration, "for MAIL and RCPT")
     data_timeout: timedelta = _setting(timedelta(seconds=60), duration, "for handing over a mail")

@@ -1,13 +1,14 @@
 -- Before a delivery goes back to waiting: one of the same stack that was made meanwhile and still
 -- waits gives its notifications to it, so that one stack stays one email. Runs under stack_lock.
--- Only into a delivery that its holder has in hand: nobody can be reading its notifications for
--- sending but the one who puts it back. Carried by delivery_joinable and
--- email_notification_log_delivery.
+-- Only into a delivery that the caller has in hand: nobody else can be reading its notifications for
+-- sending. Its row stays locked until the caller has put it back in the same transaction.
+-- Carried by delivery_joinable and email_notification_log_delivery.
 WITH mine AS MATERIALIZED (
     SELECT id, receiver_id, entity_name, entity_identifier
     FROM pipeline.delivery
-    WHERE id = %(id)s AND attempt_token = %(token)s
-        AND state IN ('sending', 'transmitting')
+    WHERE id = %(id)s AND attempt_token IS NOT DISTINCT FROM %(token)s
+        AND state = ANY (%(states)s)
+        AND (NOT %(silent_only)s OR coalesce(lease_expires_at, '-infinity') <= now())
         AND uncertain_count = 0
     FOR UPDATE
 ),

@@ -5,7 +5,7 @@ SELECT id::text, data, triggered_by_id, created_at, oversized
 FROM (
     SELECT
         id, triggered_by_id, created_at, size > %(row_bytes)s AS oversized,
-        CASE WHEN size <= %(row_bytes)s THEN data END AS data,
+        CASE WHEN size <= %(row_bytes)s THEN data::text END AS data,
         sum(least(size, %(row_bytes)s)) OVER (ORDER BY created_at DESC, id DESC) AS bytes_so_far
     FROM (
         SELECT id, triggered_by_id, created_at, data, octet_length(data::text) AS size

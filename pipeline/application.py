@@ -1,0 +1,66 @@
+"""`Pipeline`: one installation, on a broker that the caller made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apscheduler.schedulers.base import BaseScheduler
+from dramatiq import Broker
+from psycopg2.extensions import connection as Connection
+
+from .actors import Actors
+from .database import connect
+from .doorbells import Doorbells
+from .scheduling import Schedule
+from .settings import SettingError, Settings
+from .stacking import Pass, run_pass
+
+
+class Pipeline:
+    """Registers the pipeline's actors on a broker, and nothing else anywhere else.
+
+    The broker may be a stock `dramatiq_pg.PostgresBroker` that has other actors. The global broker
+    is not touched.
+
+    Parameters:
+      broker: Whose workers stack and send.
+      settings: Read from the environment unless given. `database_url` must be the database in which
+        the broker has its table.
+
+    Raises:
+      SettingError: When a setting can't be used, or no database is named.
+      TypeError: When the broker doesn't keep its messages in dramatiq-pg's table.
+    """
+
+    def __init__(self, broker: Broker, settings: Settings | None = None) -> None:
+        self.broker = broker
+        self.settings = Settings.load() if settings is None else settings
+        if self.settings.database_url is None:
+            raise SettingError("PIPELINE_DATABASE_URL is not set")
+        self.url: str = self.settings.database_url
+        self.doorbells = Doorbells(broker, senders=self.settings.senders)
+        self.actors = Actors(broker, self.url, self.settings, self.doorbells)
+
+    def schedule(self, scheduler: BaseScheduler) -> Schedule:
+        """Add the pipeline's jobs to an APScheduler of the caller's.
+
+        Any number of processes may do so: ticks are made once each, and recovery may run twice.
+        """
+        schedule = Schedule(self.url, self.settings, self.doorbells)
+        schedule.add_jobs(scheduler)
+        return schedule
+
+    def stack(self, connection: Connection | None = None, **options: Any) -> Pass:
+        """Run one stacking pass now, in this thread.
+
+        Parameters:
+          connection: To the same database, in autocommit mode; a new one unless given.
+          options: As for `stacking.run_pass`.
+        """
+        if connection is not None:
+            return run_pass(connection, self.settings, self.doorbells, **options)
+        connection = connect(self.url)
+        try:
+            return run_pass(connection, self.settings, self.doorbells, **options)
+        finally:
+            connection.close()

@@ -1,0 +1,152 @@
+"""What may be done with a delivery: each verb is one statement or one short transaction.
+
+A delivery is held by whoever has its attempt token. Every verb checks the token, so that a sender
+whose lease was taken over can't move it on, and every verb is safe to be asked again, since a commit
+may succeed although its answer is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+
+from .database import query, transaction
+from .settlement import Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A delivery that this sender holds.
+
+    Attributes:
+      attempt_count: Attempts used up before this one.
+    """
+
+    id: str
+    token: str
+    receiver_id: str
+    entity_name: str
+    entity_identifier: str
+    message_id: str
+    attempt_count: int
+    uncertain_count: int
+    notification_count: int
+    created_at: datetime
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Parameters that name it and its holder."""
+        return {"id": self.id, "token": self.token}
+
+
+def claim(cursor: Cursor, *, limit: int, lease: timedelta) -> list[Claimed]:
+    """Claim up to `limit` deliveries that are due, oldest due first."""
+    cursor.execute(query("delivery_claim"), {"limit": limit, "lease": lease})
+    return [Claimed(*row) for row in cursor.fetchall()]
+
+
+def begin(cursor: Cursor, claimed: Claimed, *, worker: str, lease: timedelta) -> bool:
+    """Begin the attempt: it counts from here on.
+
+    Returns:
+      Whether the delivery is still this sender's.
+    """
+    cursor.execute(query("delivery_begin"), {**claimed.key, "worker": worker, "lease": lease})
+    return cursor.fetchone() is not None
+
+
+def mark_transmitting(cursor: Cursor, claimed: Claimed, *, lease: timedelta) -> bool:
+    """Set the marker that goes before the final dot.
+
+    Returns:
+      Whether the dot may be sent once this transaction has committed.
+    """
+    cursor.execute(query("delivery_mark"), {**claimed.key, "lease": lease})
+    return cursor.rowcount == 1
+
+
+def settle(cursor: Cursor, claimed: Claimed, settlement: Settlement) -> bool:
+    """Write the outcome of an attempt to its history, and to the delivery if it is still ours.
+
+    Returns:
+      Whether the delivery was settled by it.
+    """
+    if settlement.state in ("queued", "deferred"):
+        _make_room(cursor, claimed)
+    cursor.execute(query("delivery_settle"), {**claimed.key, **settlement.parameters})
+    row = cursor.fetchone()
+    return row is not None and bool(row[0])
+
+
+def close(cursor: Cursor, claimed: Claimed, *, state: str, reason: str) -> None:
+    """End a delivery that needs no mail."""
+    cursor.execute(query("delivery_close"), {**claimed.key, "state": state, "reason": reason})
+
+
+def release(connection: Connection, claimed: Claimed) -> None:
+    """Put back a delivery whose attempt has not begun."""
+    with transaction(connection) as cursor:
+        _make_room(cursor, claimed)
+        cursor.execute(query("delivery_release"), claimed.key)
+
+
+def silent(cursor: Cursor, *, limit: int) -> list[Claimed]:
+    """Deliveries whose sender fell silent before the marker."""
+    cursor.execute(query("recover_sending"), {"limit": limit})
+    return [Claimed(*row) for row in cursor.fetchall()]
+
+
+def give_up(
+    connection: Connection, claimed: Claimed, *, max_attempts: int, delay: timedelta
+) -> bool:
+    """Take a delivery from a sender that fell silent before the marker.
+
+    Returns:
+      Whether it was taken: its sender may have spoken meanwhile.
+    """
+    with transaction(connection) as cursor:
+        if claimed.attempt_count < max_attempts:
+            _make_room(cursor, claimed, silent_only=True)
+        cursor.execute(
+            query("delivery_give_up"),
+            {**claimed.key, "max_attempts": max_attempts, "delay": delay},
+        )
+        row = cursor.fetchone()
+        return row is not None and bool(row[0])
+
+
+def _make_room(cursor: Cursor, claimed: Claimed, *, silent_only: bool = False) -> None:
+    """Before a delivery waits again: take in what its stack was given meanwhile."""
+    make_room(
+        cursor,
+        {
+            **claimed.key,
+            "receiver_id": claimed.receiver_id,
+            "entity_name": claimed.entity_name,
+            "entity_identifier": claimed.entity_identifier,
+        },
+        states=["sending", "transmitting"],
+        silent_only=silent_only,
+    )
+
+
+def make_room(
+    cursor: Cursor, row: dict[str, Any], *, states: list[str], silent_only: bool = False
+) -> None:
+    """Lock a delivery's stack, and let it take in another one of the stack that waits.
+
+    Must come before the statement that makes a delivery wait, in the same transaction.
+
+    Parameters:
+      row: `id`, `token`, `receiver_id`, `entity_name`, `entity_identifier` of the delivery.
+      states: It takes in others only when it is in one of these.
+      silent_only: And only when its lease is over.
+    """
+    cursor.execute(query("stack_lock"), row)
+    cursor.execute(
+        query("delivery_absorb"), {**row, "states": states, "silent_only": silent_only}
+    )

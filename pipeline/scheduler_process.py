@@ -1,0 +1,64 @@
+"""The scheduler process: ticks, recovery and purging until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from types import FrameType
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from .doorbells import Doorbells
+from .presence import Presence
+from .process import make_broker, resolved
+from .scheduling import Schedule
+from .settings import SettingError, Settings
+
+logger = logging.getLogger(__name__)
+
+
+def run(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT. Must be called in the main thread.
+
+    Parameters:
+      settings: With `database_url`.
+    """
+    assert settings.database_url is not None
+    stop = threading.Event()
+
+    def on_signal(signum: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, on_signal)
+    scheduler = BackgroundScheduler(timezone="UTC")
+    doorbells = Doorbells(make_broker(settings), senders=settings.senders)
+    schedule = Schedule(settings.database_url, settings, doorbells)
+    schedule.add_jobs(scheduler)
+    presence = Presence(settings.database_url, "scheduler")
+    presence.start()
+    scheduler.start()
+    logger.info("Scheduler is running, a tick every %s.", settings.stack_every)
+    stop.wait()
+    logger.info("Scheduler is stopping.")
+    scheduler.shutdown(wait=True)
+    schedule.close()
+    presence.stop()
+
+
+def main() -> int:
+    """Entry point of `scheduler.py`.
+
+    Returns:
+      The exit code: 2 when a setting can't be used.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)
+    try:
+        settings = resolved()
+    except SettingError as error:
+        logger.error("%s", error)
+        return 2
+    run(settings)
+    return 0

@@ -1,0 +1,98 @@
+"""The scheduler's jobs: ticks, recovery and purging, triggered by APScheduler.
+
+APScheduler only wakes them up. Which tick it is and what is due is decided by the database's clock,
+so a late or doubled run does no harm, and any number of schedulers make one tick.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import psycopg2
+from apscheduler.schedulers.base import BaseScheduler
+from apscheduler.triggers.interval import IntervalTrigger
+from psycopg2.extensions import connection as Connection
+
+from .database import connect, query, transaction
+from .doorbells import Doorbells
+from .recovery import Recovery
+from .settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: The clock is looked at this often at least, however long the interval between ticks is.
+LOOK_EVERY = timedelta(seconds=1)
+
+#: Finished work is purged this often.
+PURGE_EVERY = timedelta(minutes=10)
+
+
+class Schedule:
+    """The jobs of one scheduler process.
+
+    Parameters:
+      url: The database; a job opens a connection when it has none, and replaces one that broke.
+    """
+
+    def __init__(self, url: str, settings: Settings, doorbells: Doorbells) -> None:
+        self.url = url
+        self.settings = settings
+        self.doorbells = doorbells
+        self._connections: dict[str, Connection] = {}
+
+    def add_jobs(self, scheduler: BaseScheduler) -> None:
+        """Add the jobs. A run that is late is run all the same, once."""
+        for name, job, interval in (
+            ("tick", self.tick, min(self.settings.stack_every, LOOK_EVERY)),
+            ("recover", self.recover, self.settings.recover_every),
+            ("purge", self.purge, min(PURGE_EVERY, self.settings.keep)),
+        ):
+            scheduler.add_job(
+                self._guarded(name, job),
+                IntervalTrigger(seconds=interval.total_seconds(), timezone="UTC"),
+                next_run_time=datetime.now(UTC),
+                id=f"pipeline.{name}",
+                coalesce=True,
+                max_instances=1,
+                misfire_grace_time=None,
+                replace_existing=True,
+            )
+
+    def tick(self, connection: Connection) -> None:
+        """Make the tick of the present slot, if nobody has, and ring for its pass."""
+        with transaction(connection) as cursor:
+            cursor.execute(
+                query("tick"), {"schedule": "stack", "every": self.settings.stack_every}
+            )
+            if cursor.fetchone() is not None:
+                self.doorbells.ring_stacker(cursor)
+
+    def recover(self, connection: Connection) -> None:
+        """One round of recovery."""
+        Recovery(connection, self.settings, self.doorbells).run()
+
+    def purge(self, connection: Connection) -> None:
+        """One round of purging."""
+        Recovery(connection, self.settings, self.doorbells).purge()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def _guarded(self, name: str, job: Callable[[Connection], None]) -> Callable[[], None]:
+        """The job with a connection of its own, which survives whatever goes wrong."""
+
+        def run() -> None:
+            try:
+                connection = self._connections.get(name)
+                if connection is None or connection.closed:
+                    connection = connect(self.url, application_name=f"pipeline {name}")
+                    self._connections[name] = connection
+                job(connection)
+            except psycopg2.Error as error:
+                logger.warning("%s failed and will be run again: %s", name, error)
+
+        return run

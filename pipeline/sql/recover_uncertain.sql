@@ -1,0 +1,32 @@
+-- Owns `uncertain`: the policy decides. `hold`: an operator. `resend`: back to the queue under the
+-- same Message-ID, at once the first time, failed when the attempts are used up.
+-- Carried by delivery_unsettled.
+WITH unsettled AS (
+    SELECT id
+    FROM pipeline.delivery
+    WHERE state = 'uncertain'
+    ORDER BY updated_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE pipeline.delivery
+SET state = CASE
+        WHEN %(policy)s = 'hold' THEN 'held'
+        WHEN attempt_count >= %(max_attempts)s THEN 'failed'
+        ELSE 'queued'
+    END,
+    reason = CASE
+        WHEN %(policy)s = 'hold' THEN 'held for an operator, ' || coalesce(reason, '')
+        WHEN attempt_count >= %(max_attempts)s
+            THEN attempt_count || ' attempts used up, ' || coalesce(reason, '')
+        ELSE 'sent again, ' || coalesce(reason, '')
+    END,
+    next_attempt_at = now() + CASE
+        WHEN uncertain_count > 1 THEN least(
+            %(retry_cap)s, %(retry_base)s * power(%(growth)s, least(uncertain_count - 2, 20)))
+        ELSE interval '0'
+    END,
+    updated_at = now()
+FROM unsettled
+WHERE delivery.id = unsettled.id
+RETURNING delivery.id::text, delivery.state, delivery.message_id;

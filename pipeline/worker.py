@@ -1,0 +1,17 @@
+"""The worker process: `dramatiq pipeline.worker`, or `pipeline worker`.
+
+Importing this module makes a broker from the settings, makes it Dramatiq's global one, and registers
+the pipeline's actors on it. Shops with a broker of their own use `pipeline.Pipeline` instead.
+"""
+
+from __future__ import annotations
+
+import dramatiq
+
+from .application import Pipeline
+from .process import make_broker, resolved
+
+settings = resolved()
+broker = make_broker(settings)
+dramatiq.set_broker(broker)
+pipeline = Pipeline(broker, settings)
