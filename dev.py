@@ -41,6 +41,9 @@ LOCK = ROOT / "requirements.lock"
 STAMP = VENV / "stamp"
 PYTHON = VENV / "bin" / "python"
 
+#: Not the environment's own Python, which may be about to be removed.
+BASE_PYTHON = getattr(sys, "_base_executable", None) or sys.executable
+
 #: Settings that say where packages come from, for pip and for uv.
 PIP_SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_FIND_LINKS")
 UV_SOURCES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
@@ -141,7 +144,8 @@ def stamp() -> str:
     """What an environment depends on; its own place too, which is written into its scripts."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     built_from = [project["build-system"], project["project"], project["tool"]["hatch"]]
-    parts = [sys.version, sys.executable, str(ROOT), LOCK.read_text(), *built_from]
+    python = [sys.version, str(Path(BASE_PYTHON).resolve())]
+    parts = [*python, str(ROOT), LOCK.read_text(), *built_from]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -159,24 +163,41 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def make() -> None:
-    uv = find_uv()
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    say(f"Making the environment in {VENV} with {'uv' if uv else 'pip'} and {python}.")
-    if VENV.exists():
-        shutil.rmtree(VENV)
-    count = len(re.findall(r"^[a-z0-9]", LOCK.read_text(), re.MULTILINE))
-    packages = f"Installing up to {count} packages of the versions in {LOCK.name}."
-    if uv:
-        attempt(uv, "venv", "--quiet", "--python", sys.executable, VENV)
-        say(packages)
+    if uv := find_uv():
+        say(f"Making the environment in {VENV} with uv and {python}.")
         pip = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
-    else:
-        check_venv()
-        attempt(sys.executable, "-m", "venv", VENV)
-        say(packages)
-        pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
-    attempt(*pip, "--no-deps", "--require-hashes", "-r", LOCK)
-    attempt(*pip, "--no-deps", "--no-build-isolation", "-e", ROOT)
+        if fill([uv, "venv", "--quiet", "--python", BASE_PYTHON, str(VENV)], pip):
+            return
+        say("uv could not do it; trying pip.")
+    check_venv()
+    say(f"Making the environment in {VENV} with pip and {python}.")
+    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+    if not fill([BASE_PYTHON, "-m", "venv", str(VENV)], pip):
+        sys.exit("The environment could not be made; the messages above say why.")
+
+
+def fill(create: list[str], pip: list[str]) -> bool:
+    """Make a new environment and install into it; tell whether that went well."""
+    shutil.rmtree(VENV, ignore_errors=True)
+    count = len(re.findall(r"^[a-z0-9]", LOCK.read_text(), re.MULTILINE))
+    steps = (
+        (create, ""),
+        (
+            [*pip, "--no-deps", "--require-hashes", "-r", str(LOCK)],
+            f"Installing up to {count} packages of the versions in {LOCK.name}.",
+        ),
+        ([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], ""),
+    )
+    for command, told in steps:
+        if told:
+            say(told)
+        # A pip that is told to install for the user would refuse to install here.
+        done = subprocess.run(command, env=environment() | {"PIP_USER": "0"}, check=False)
+        if done.returncode:
+            say(f"This step failed: {shlex.join(command)}")
+            return False
+    return True
 
 
 def find_uv() -> "str | None":
@@ -221,15 +242,6 @@ def check_venv() -> None:
             "Or put uv on the path, which needs neither."
         )
     del ensurepip, venv
-
-
-def attempt(*command: "str | Path") -> None:
-    """Run a step of the set-up, or end with what went wrong."""
-    # A pip that is told to install for the user would refuse to install here.
-    step = [str(part) for part in command]
-    done = subprocess.run(step, env=environment() | {"PIP_USER": "0"}, check=False)
-    if done.returncode:
-        sys.exit(f"This step of the set-up failed: {shlex.join(step)}")
 
 
 def user_name(uid: int) -> str:
