@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -28,7 +27,7 @@ def execute(url: str, statement: str, parameters: Sequence[Any] | None = None) -
 
 def make_template(server: EmbeddedPostgres) -> None:
     """Make the template unless another test process has: `pipeline init` on an empty database."""
-    init = importlib.import_module("pipeline.database").init
+    from pipeline.database import init
 
     with closing(psycopg2.connect(server.dsn("postgres"))) as lock, lock.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (TEMPLATE,))
