@@ -14,6 +14,7 @@ import pytest
 from psycopg2 import extensions
 
 from pipeline.embedded import EmbeddedPostgres
+from tests.support.installation import Installation
 from tests.support.postgres import fresh_database, make_template
 
 
@@ -68,3 +69,11 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def installation(database_url: str) -> Iterator[Installation]:
+    """A pipeline in a database of the test's own, driven in the test's process."""
+    opened = Installation(database_url)
+    yield opened
+    opened.close()

@@ -1,0 +1,222 @@
+"""Stacking: rows become deliveries, in one transaction, whoever else does the same."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pipeline.database import transaction
+from pipeline.stacking import START, claim_chunk, run_pass
+from tests.support.installation import Installation
+
+
+def test_rows_of_one_receiver_and_item_become_one_delivery(installation: Installation) -> None:
+    """A stack is one receiver and one item, whatever happened to it."""
+    for field in ("state", "priority", "name"):
+        installation.notify("ann", "17", field=field)
+    installation.notify("ann", "18")
+    installation.notify("cid", "17")
+
+    done = installation.stack()
+
+    assert (done.claimed_count, done.created_count, done.message_count) == (5, 3, 1)
+    assert installation.query(
+        "SELECT receiver_id, entity_identifier, notification_count, state, attempt_count "
+        "FROM pipeline.delivery ORDER BY 1, 2"
+    ) == [("ann", "17", 3, "queued", 0), ("ann", "18", 1, "queued", 0), ("cid", "17", 1, "queued", 0)]
+
+
+def test_D02_a_delivery_has_exactly_the_rows_of_its_group(installation: Installation) -> None:
+    """Each row points to the delivery of its own receiver and item, and to no other."""
+    installation.notify_many(20, items=3, rows=4)
+    installation.stack()
+    assert (
+        installation.value(
+            "SELECT count(*) FROM pipeline.email_notification_log n "
+            "JOIN pipeline.delivery d ON d.id = n.delivery_id "
+            "AND (d.receiver_id, d.entity_name, d.entity_identifier) "
+            "= (n.receiver_id, n.entity_name, n.entity_identifier)"
+        )
+        == 240
+    )
+    assert installation.value("SELECT count(*) FROM pipeline.delivery") == 60
+
+
+def test_a_pass_over_nothing_writes_nothing(installation: Installation) -> None:
+    """No row, no delivery, no message."""
+    done = installation.stack()
+    assert done.claimed_count == 0
+    assert installation.messages() == 0
+
+
+def test_a_pass_walks_on_over_many_chunks(installation: Installation) -> None:
+    """A chunk is bounded by stacks and by rows; a pass takes as many as it needs."""
+    installation.set(stack_limit=7, row_limit=5)
+    installation.notify_many(30, rows=3)
+    chunks: list[int] = []
+    done = installation.stack(on_chunk=lambda so_far: chunks.append(so_far.claimed_count))
+    assert (done.claimed_count, done.created_count) == (90, 30)
+    assert max(b - a for a, b in zip([0, *chunks], chunks, strict=False)) <= 6
+    assert installation.value(
+        "SELECT count(*) FROM pipeline.email_notification_log WHERE processed_at IS NULL"
+    ) == 0
+
+
+@pytest.mark.parametrize("stackers", [2, 4])
+def test_D01_stackers_on_a_barrier_make_one_delivery_a_stack(
+    installation: Installation, stackers: int
+) -> None:
+    """However many stackers run at once, no stack is split and no row is claimed twice."""
+    installation.set(stack_limit=20)
+    installation.notify_many(200, rows=3)
+    barrier = threading.Barrier(stackers)
+
+    def stack(_: int) -> int:
+        other = Installation(installation.url, stack_limit=20)
+        try:
+            barrier.wait(timeout=30)
+            return other.stack().claimed_count
+        finally:
+            other.close()
+
+    with ThreadPoolExecutor(stackers) as pool:
+        claimed = list(pool.map(stack, range(stackers)))
+
+    assert sum(claimed) == 600
+    assert installation.query(
+        "SELECT count(*), min(notification_count), max(notification_count) FROM pipeline.delivery"
+    ) == [(200, 3, 3)]
+
+
+def test_D10_a_stacker_that_dies_before_its_commit_leaves_nothing(
+    installation: Installation,
+) -> None:
+    """Claim, deliveries, doorbells and messages are one transaction."""
+    installation.notify_many(5)
+    with pytest.raises(RuntimeError), transaction(installation.connection) as cursor:
+        done, _ = claim_chunk(
+            cursor, installation.settings, installation.doorbells, urgent_only=False, after=START
+        )
+        assert (done.claimed_count, done.message_count) == (5, 1)
+        raise RuntimeError("dies")
+    for table in ("pipeline.delivery", "pipeline.doorbell", "dramatiq.queue"):
+        assert installation.value(f"SELECT count(*) FROM {table}") == 0, table
+    assert (
+        installation.value(
+            "SELECT count(*) FROM pipeline.email_notification_log WHERE processed_at IS NULL"
+        )
+        == 5
+    )
+
+
+def test_new_rows_join_the_delivery_of_their_stack_that_still_waits(
+    installation: Installation,
+) -> None:
+    """A relay that is down for many ticks costs one mail a stack, not one a tick."""
+    for field in ("state", "priority", "name"):
+        installation.notify("ann", "17", field=field)
+        installation.stack()
+    delivery = installation.delivery()
+    assert delivery["notification_count"] == 3
+    assert (
+        installation.value(
+            "SELECT count(*) FROM pipeline.email_notification_log WHERE delivery_id = %s",
+            (delivery["id"],),
+        )
+        == 3
+    )
+
+
+def test_rows_do_not_join_a_delivery_that_may_have_been_received(
+    installation: Installation,
+) -> None:
+    """The same Message-ID must not come with other content."""
+    installation.notify("ann", "17")
+    installation.stack()
+    installation.query("UPDATE pipeline.delivery SET uncertain_count = 1")
+    installation.notify("ann", "17", field="name")
+    installation.stack()
+    assert installation.query(
+        "SELECT notification_count FROM pipeline.delivery"
+    ) == [(1,), (1,)]
+
+
+@pytest.mark.parametrize("state", ["sending", "transmitting", "sent", "failed", "held"])
+def test_rows_do_not_join_a_delivery_that_no_longer_waits(
+    installation: Installation, state: str
+) -> None:
+    """What is on its way, or over, can't take anything more in."""
+    installation.notify("ann", "17")
+    installation.stack()
+    installation.query("UPDATE pipeline.delivery SET state = %s", (state,))
+    installation.notify("ann", "17", field="name")
+    installation.stack()
+    assert installation.states() == {state: 1, "queued": 1}
+
+
+def test_an_urgent_pass_takes_urgent_stacks_whole_and_leaves_the_others(
+    installation: Installation,
+) -> None:
+    """What is urgent takes along what else happened to the item; the rest waits for the tick."""
+    installation.notify("ann", "17")
+    installation.notify("ann", "17", field="state", urgent=True)
+    installation.notify("ann", "18")
+    done = installation.stack(urgent_only=True)
+    assert (done.claimed_count, done.created_count) == (2, 1)
+    assert installation.stack().claimed_count == 1
+
+
+def test_doorbells_are_capped_whatever_the_backlog(installation: Installation) -> None:
+    """With all workers stopped the queue holds no more messages than there may be senders."""
+    installation.set(senders=3, stack_limit=50, chunk=1)
+    for _ in range(3):
+        installation.notify_many(200)
+        installation.stack()
+    installation.recovery.ring()
+    assert installation.messages() == 3
+
+
+def test_stackers_at_once_keep_to_the_cap_on_doorbells(installation: Installation) -> None:
+    """The cap is one for all stackers together."""
+    installation.notify_many(300)
+    barrier = threading.Barrier(4)
+
+    def stack(_: int) -> None:
+        other = Installation(installation.url, senders=2, stack_limit=10, chunk=1)
+        try:
+            barrier.wait(timeout=30)
+            other.stack()
+        finally:
+            other.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(stack, range(4)))
+    assert installation.messages() == 2
+
+
+def test_a_stack_that_another_pass_has_is_left_to_it(installation: Installation) -> None:
+    """The advisory lock of a stack keeps a second pass from it until the first has committed."""
+    installation.notify("ann", "17")
+    installation.notify("bea", "17")
+    other = Installation(installation.url)
+    try:
+        with transaction(other.connection) as cursor:
+            cursor.execute(
+                "SELECT pg_advisory_xact_lock(pipeline.stack_key('ann', 'issue', '17'))"
+            )
+            assert installation.stack().claimed_count == 1
+        assert run_pass(
+            installation.connection, installation.settings, installation.doorbells
+        ).claimed_count == 1
+    finally:
+        other.close()
+
+
+def test_a_message_id_carries_the_configured_domain(installation: Installation) -> None:
+    """H07: never the machine's own name."""
+    installation.notify()
+    installation.stack()
+    delivery = installation.delivery()
+    assert delivery["message_id"] == f"<{delivery['id']}@shop.example>"
