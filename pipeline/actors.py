@@ -19,8 +19,8 @@ from .stacking import Pass, run_pass
 logger = logging.getLogger(__name__)
 
 #: What our actors ask of the broker's middleware, where the broker has it. A sender looks after its
-#: own time and its own stopping: an exception thrown into its thread could fall between the server's
-#: 250 and the commit. Nothing is retried by Dramatiq: what is owed stands in the tables.
+#: own time and its own stopping: an exception thrown into its thread could fall between the
+#: server's 250 and the commit. Nothing is retried by Dramatiq: what is owed stands in the tables.
 ACTOR_OPTIONS: dict[str, Any] = {
     "max_retries": 0,
     "time_limit": float("inf"),
@@ -83,9 +83,7 @@ class Actors:
             name: value for name, value in ACTOR_OPTIONS.items() if name in broker.actor_options
         }
         for name, function in ((STACK, self.stack), (SEND, self.send)):
-            dramatiq.actor(
-                function, broker=broker, actor_name=name, queue_name=QUEUE, **options
-            )
+            dramatiq.actor(function, broker=broker, actor_name=name, queue_name=QUEUE, **options)
 
     def stack(self) -> None:
         """Run the pass that is owed: of everything after a tick, else of what is urgent."""

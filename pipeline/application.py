@@ -6,13 +6,12 @@ from typing import Any
 
 from apscheduler.schedulers.base import BaseScheduler
 from dramatiq import Broker
-from psycopg2.extensions import connection as Connection
 
 from .actors import Actors
-from .database import connect
+from .database import Connection, connect
 from .doorbells import Doorbells
 from .scheduling import Schedule
-from .settings import SettingError, Settings
+from .settings import Settings
 from .stacking import Pass, run_pass
 
 
@@ -35,9 +34,7 @@ class Pipeline:
     def __init__(self, broker: Broker, settings: Settings | None = None) -> None:
         self.broker = broker
         self.settings = Settings.load() if settings is None else settings
-        if self.settings.database_url is None:
-            raise SettingError("PIPELINE_DATABASE_URL is not set")
-        self.url: str = self.settings.database_url
+        self.url = self.settings.url
         self.doorbells = Doorbells(broker, senders=self.settings.senders)
         self.actors = Actors(broker, self.url, self.settings, self.doorbells)
 

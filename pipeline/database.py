@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import psycopg2
 from dramatiq_pg import generate_init_sql
-from psycopg2 import sql
-from psycopg2.extensions import connection as Connection
-from psycopg2.extensions import cursor as Cursor
+from psycopg2 import extensions, sql
+
+Connection: TypeAlias = extensions.connection
+Cursor: TypeAlias = extensions.cursor
 
 #: The version of `schema.sql` that this code works with.
 SCHEMA_VERSION = 1
@@ -60,12 +62,24 @@ def connect(url: str, *, application_name: str = "pipeline") -> Connection:
     Raises:
       psycopg2.OperationalError: When the server can't be reached.
     """
-    given = psycopg2.extensions.parse_dsn(url)
-    connection = psycopg2.connect(
+    given = extensions.parse_dsn(url)
+    connection: Connection = psycopg2.connect(
         **{**CONNECTION_DEFAULTS, "application_name": application_name, **given}
     )
     connection.autocommit = True
     return connection
+
+
+def only_row(cursor: Cursor) -> tuple[Any, ...]:
+    """The row of a statement that always has one.
+
+    Raises:
+      LookupError: When it has none all the same.
+    """
+    row = cursor.fetchone()
+    if row is None:
+        raise LookupError("the statement returned no row")
+    return row
 
 
 @contextmanager

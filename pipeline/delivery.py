@@ -1,8 +1,8 @@
 """What may be done with a delivery: each verb is one statement or one short transaction.
 
 A delivery is held by whoever has its attempt token. Every verb checks the token, so that a sender
-whose lease was taken over can't move it on, and every verb is safe to be asked again, since a commit
-may succeed although its answer is lost.
+whose lease was taken over can't move it on, and every verb is safe to be asked again, since a
+commit may succeed although its answer is lost.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from psycopg2.extensions import connection as Connection
-from psycopg2.extensions import cursor as Cursor
-
-from .database import query, transaction
+from .database import Connection, Cursor, query, transaction
 from .settlement import Settlement
 
 
@@ -147,6 +144,4 @@ def make_room(
       silent_only: And only when its lease is over.
     """
     cursor.execute(query("stack_lock"), row)
-    cursor.execute(
-        query("delivery_absorb"), {**row, "states": states, "silent_only": silent_only}
-    )
+    cursor.execute(query("delivery_absorb"), {**row, "states": states, "silent_only": silent_only})

@@ -12,9 +12,8 @@ from typing import Any
 
 from dramatiq import Broker, Message
 from psycopg2 import sql
-from psycopg2.extensions import cursor as Cursor
 
-from .database import query
+from .database import Cursor, only_row, query
 from .outbox import enqueue, queue_table
 
 #: The queue that our messages are in.
@@ -81,8 +80,7 @@ class Doorbells:
         cursor.execute(
             self._with_queue("doorbells_live"), {"actor": actor, "counts_senders": actor == SEND}
         )
-        row = cursor.fetchone()
-        assert row is not None
+        row = only_row(cursor)
         return int(row[0])
 
     def answer(self, cursor: Cursor, message_id: str | None) -> None:

@@ -51,16 +51,13 @@ def notify(
       ValueError: When an id is empty, or `data` holds NaN or an infinity. The transaction has not
         been touched.
     """
-    if not isinstance(entity, tuple) or len(entity) != 2:
-        raise TypeError(f"entity must be a pair of kind and identity, got {entity!r}")
-    if not isinstance(data, Mapping):
-        raise TypeError(f"data must be a mapping, got {data!r}")
+    kind, identity = _pair(entity)
     parameters = (
         _identity("receiver", receiver),
         None if triggered_by is None else _identity("triggered_by", triggered_by),
-        _identity("entity's kind", entity[0]),
-        _identity("entity's identity", entity[1]),
-        json.dumps(_storable(data), allow_nan=False, ensure_ascii=False),
+        _identity("entity's kind", kind),
+        _identity("entity's identity", identity),
+        json.dumps(_storable(_mapping(data)), allow_nan=False, ensure_ascii=False),
         bool(urgent),
     )
     cursor.execute(_statement("notify"), parameters)
@@ -86,6 +83,18 @@ def _statement(name: str) -> str:
     """A statement for any driver: comments are not for the driver to find parameters in."""
     lines = query(name).splitlines()
     return "\n".join(line for line in lines if not line.startswith("--"))
+
+
+def _pair(value: object) -> tuple[object, object]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TypeError(f"entity must be a pair of kind and identity, got {value!r}")
+    return value[0], value[1]
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"data must be a mapping, got {value!r}")
+    return value
 
 
 def _identity(what: str, value: object) -> str:

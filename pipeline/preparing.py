@@ -6,10 +6,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
-from psycopg2.extensions import connection as Connection
-from psycopg2.extensions import cursor as Cursor
-
-from .database import query, transaction
+from .database import Connection, Cursor, only_row, query, transaction
 from .digest import Entity, Notification, make_digest, people_named
 from .rendering import Mail, Recipient, render
 from .settings import Settings
@@ -101,8 +98,7 @@ def read_stack(
             "entity_identifier": entity_identifier,
         },
     )
-    row = cursor.fetchone()
-    assert row is not None
+    row = only_row(cursor)
     exists, email, display_name, locale, time_zone, active, reference, title, url, read_at = row
     if not exists:
         return Closing("suppressed", f"no such recipient: {receiver_id}")

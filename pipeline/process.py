@@ -8,7 +8,14 @@ import sys
 from dataclasses import replace
 
 from dramatiq import Broker, Middleware
-from dramatiq.middleware import AgeLimit, Callbacks, Pipelines, Retries, ShutdownNotifications, TimeLimit
+from dramatiq.middleware import (
+    AgeLimit,
+    Callbacks,
+    Pipelines,
+    Retries,
+    ShutdownNotifications,
+    TimeLimit,
+)
 from dramatiq_pg import PostgresBroker
 from psycopg2.pool import ThreadedConnectionPool
 
@@ -51,11 +58,10 @@ def make_broker(settings: Settings) -> PostgresBroker:
     Without results, which nobody asks for, and without the Prometheus middleware, which at import
     makes folders and opens a port.
     """
-    assert settings.database_url is not None
     pool = ThreadedConnectionPool(
         0,
         POOL_SIZE,
-        settings.database_url,
+        settings.url,
         application_name="pipeline queue",
         **CONNECTION_DEFAULTS,
     )

@@ -19,10 +19,8 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from psycopg2.extensions import connection as Connection
-
 from . import delivery
-from .database import query, transaction
+from .database import Connection, query, transaction
 from .doorbells import Doorbells
 from .relay_state import RelayState
 from .settings import Settings

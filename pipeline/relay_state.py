@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from psycopg2.extensions import cursor as Cursor
-
-from .database import query
+from .database import Cursor, only_row, query
 from .settings import Settings
 from .smtp import Relay, Result
 
@@ -34,8 +32,7 @@ class RelayState:
     def enter(self, cursor: Cursor) -> str:
         """May a sender talk to it: `open`, `probe` (one mail, to see whether it works), `wait`."""
         cursor.execute(query("relay_enter"), {"name": self.name, "hold": PROBE_HOLD})
-        row = cursor.fetchone()
-        assert row is not None
+        row = only_row(cursor)
         return str(row[0])
 
     def trouble(self, cursor: Cursor, result: Result, *, is_probe: bool) -> timedelta:
@@ -55,8 +52,7 @@ class RelayState:
                 "is_probe": is_probe,
             },
         )
-        row = cursor.fetchone()
-        assert row is not None
+        row = only_row(cursor)
         pause: timedelta = row[0]
         return pause
 
@@ -79,6 +75,5 @@ class RelayState:
                 return 0
             limit = 1
         cursor.execute(query("delivery_waiting"), {"limit": limit})
-        waiting = cursor.fetchone()
-        assert waiting is not None
+        waiting = only_row(cursor)
         return -(-int(waiting[0]) // settings.chunk)

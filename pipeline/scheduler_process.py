@@ -24,7 +24,6 @@ def run(settings: Settings) -> None:
     Parameters:
       settings: With `database_url`.
     """
-    assert settings.database_url is not None
     stop = threading.Event()
 
     def on_signal(signum: int, frame: FrameType | None) -> None:
@@ -34,9 +33,9 @@ def run(settings: Settings) -> None:
         signal.signal(signum, on_signal)
     scheduler = BackgroundScheduler(timezone="UTC")
     doorbells = Doorbells(make_broker(settings), senders=settings.senders)
-    schedule = Schedule(settings.database_url, settings, doorbells)
+    schedule = Schedule(settings.url, settings, doorbells)
     schedule.add_jobs(scheduler)
-    presence = Presence(settings.database_url, "scheduler")
+    presence = Presence(settings.url, "scheduler")
     presence.start()
     scheduler.start()
     logger.info("Scheduler is running, a tick every %s.", settings.stack_every)
@@ -53,7 +52,9 @@ def main() -> int:
     Returns:
       The exit code: 2 when a setting can't be used.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
     try:
         settings = resolved()

@@ -13,9 +13,8 @@ from datetime import UTC, datetime, timedelta
 import psycopg2
 from apscheduler.schedulers.base import BaseScheduler
 from apscheduler.triggers.interval import IntervalTrigger
-from psycopg2.extensions import connection as Connection
 
-from .database import connect, query, transaction
+from .database import Connection, connect, query, transaction
 from .doorbells import Doorbells
 from .recovery import Recovery
 from .settings import Settings
@@ -63,9 +62,7 @@ class Schedule:
     def tick(self, connection: Connection) -> None:
         """Make the tick of the present slot, if nobody has, and ring for its pass."""
         with transaction(connection) as cursor:
-            cursor.execute(
-                query("tick"), {"schedule": "stack", "every": self.settings.stack_every}
-            )
+            cursor.execute(query("tick"), {"schedule": "stack", "every": self.settings.stack_every})
             if cursor.fetchone() is not None:
                 self.doorbells.ring_stacker(cursor)
 

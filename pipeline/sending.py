@@ -1,55 +1,46 @@
 """A sender: what a worker is while it answers a doorbell.
 
 For a slice of time it claims waiting deliveries, a chunk at a time, and hands them to the relay one
-by one over a kept session. No transaction is open while it talks to the relay. What it promises is
-in the order of its steps:
-
-    claim and begin (counted) | read, render | MAIL RCPT DATA content | marker | dot | reply | settle
-
-Whatever happens before the marker has committed, the mail was not sent and the delivery is tried
-again. After it, only the server's reply tells, and a sender that can't be asked leaves `uncertain`.
+by one over a kept session. The transaction that settles one delivery begins the next attempt.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import timedelta
 
 import psycopg2
-from psycopg2.extensions import connection as Connection
-from psycopg2.extensions import cursor as Cursor
 
 from . import delivery
-from .database import boot_clock, connect, query, transaction
+from .attempting import attempt
+from .database import Connection, Cursor, boot_clock, connect, query, transaction
 from .delivery import Claimed
 from .doorbells import Doorbells
 from .lease import PLACE_LEASE, Keeper
-from .preparing import Closing, prepare
+from .preparing import Closing
 from .relay_state import RelayState
-from .rendering import InvalidAddress
-from .replies import Outcome, Scope, Stage, storable
+from .replies import Outcome, Scope, Stage
 from .settings import Settings
-from .settlement import settlement_for
+from .settling import write_outcome, write_outcome_patiently
 from .smtp import Relay, Result, Session, Timeouts
-
-logger = logging.getLogger(__name__)
 
 #: A place that the relay refused a connection for, while others have theirs, rests this long.
 REST = timedelta(seconds=30)
-
-#: An outcome that can't be written, because the database is away, is tried again for this long.
-SETTLE_PATIENCE = timedelta(minutes=5)
 
 
 def worker_name() -> str:
     """Who writes an attempt: `host:process id:thread id`."""
     return f"{socket.gethostname()}:{os.getpid()}:{threading.get_native_id()}"
+
+
+class _NothingToDoError(Exception):
+    """Rolls the transaction of a claim back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +52,8 @@ class Place:
     taken_at: float
 
 
-class _NothingToDo(Exception):
-    """Rolls the transaction of a claim back."""
-
-
 class Sender:
-    """Answers one doorbell.
+    """Answers doorbells.
 
     Parameters:
       url: The database.
@@ -87,13 +74,6 @@ class Sender:
         self.settings = settings
         self.doorbells = doorbells
         self.should_stop = should_stop
-        self.worker = worker_name()
-        self.relay = RelayState.of(settings)
-        self.outcomes: dict[str, int] = {}
-        self._rest = timedelta(0)
-        self._over = False
-        self._is_probe = False
-        self._ends_at = 0.0
 
     def answer(self, message_id: str | None = None) -> dict[str, int]:
         """Send until nothing waits, the slice is over, or the worker is being stopped.
@@ -107,26 +87,31 @@ class Sender:
         Raises:
           psycopg2.Error: When the database is away. What was in hand is recovered later.
         """
-        self._ends_at = boot_clock() + self.settings.slice.total_seconds()
-        self._connection = connect(self.url, application_name="pipeline sender")
-        try:
-            place = self._take_place(message_id)
-            if place is not None:
-                self._work(place)
-                self._leave(place, message_id)
-        finally:
-            self._connection.close()
-        return self.outcomes
+        with closing(connect(self.url, application_name="pipeline sender")) as connection:
+            place = self._take_place(connection, message_id)
+            if place is None:
+                return {}
+            turn = _Turn(self, connection, place)
+            turn.work()
+            with transaction(connection) as cursor:
+                cursor.execute(
+                    query("sender_leave"),
+                    {"slot": place.slot, "token": place.token, "rest": turn.rest},
+                )
+                self.doorbells.over(cursor, message_id)
+                turn.leave_relay(cursor)
+                self.doorbells.ring_senders(cursor, turn.relay.useful_senders(cursor))
+            return dict(turn.outcomes)
 
-    def _take_place(self, message_id: str | None) -> Place | None:
+    def _take_place(self, connection: Connection, message_id: str | None) -> Place | None:
         taken_at = boot_clock()
-        with transaction(self._connection) as cursor:
+        with transaction(connection) as cursor:
             self.doorbells.answer(cursor, message_id)
             cursor.execute(query("sender_slots"), {"senders": self.settings.senders})
             cursor.execute(
                 query("sender_enter"),
                 {
-                    "worker": self.worker,
+                    "worker": worker_name(),
                     "senders": self.settings.senders,
                     "lease": min(self.settings.lease, PLACE_LEASE),
                 },
@@ -137,38 +122,35 @@ class Sender:
                 return None
         return Place(row[0], row[1], taken_at)
 
-    def _leave(self, place: Place, message_id: str | None) -> None:
-        with transaction(self._connection) as cursor:
-            cursor.execute(
-                query("sender_leave"),
-                {"slot": place.slot, "token": place.token, "rest": self._rest},
-            )
-            self.doorbells.over(cursor, message_id)
-            if self._is_probe:
-                self.relay.stay_on_trial(cursor)
-            self.doorbells.ring_senders(cursor, self.relay.useful_senders(cursor))
 
-    def _work(self, place: Place) -> None:
-        settings = self.settings
-        session = Session(
-            Relay.from_url(settings.smtp_url),
-            timeouts=Timeouts(
-                connect=settings.connect_timeout.total_seconds(),
-                command=settings.command_timeout.total_seconds(),
-                data=settings.data_timeout.total_seconds(),
-                reply=settings.reply_timeout.total_seconds(),
-            ),
-            local_hostname=settings.domain,
-            messages_per_session=settings.session_limit,
-        )
+class _Turn:
+    """One slice of time in one place."""
+
+    def __init__(self, sender: Sender, connection: Connection, place: Place) -> None:
+        self.url = sender.url
+        self.settings = sender.settings
+        self.should_stop = sender.should_stop
+        self.connection = connection
+        self.place = place
+        self.worker = worker_name()
+        self.relay = RelayState.of(self.settings)
+        self.outcomes: Counter[str] = Counter()
+        #: How long the place rests afterwards.
+        self.rest = timedelta(0)
+        self._is_probe = False
+        self._over = False
+        self._ends_at = place.taken_at + self.settings.slice.total_seconds()
         self._keeper = Keeper(
             self.url,
             slot=place.slot,
             token=place.token,
-            lease=settings.lease,
+            lease=self.settings.lease,
             taken_at=place.taken_at,
         )
-        self._place = place
+
+    def work(self) -> None:
+        """Claim and send, chunk after chunk."""
+        session = self._session()
         self._keeper.start()
         try:
             while self._goes_on():
@@ -179,6 +161,25 @@ class Sender:
         finally:
             self._keeper.stop()
             session.close()
+
+    def leave_relay(self, cursor: Cursor) -> None:
+        """If the relay was to be tried and was not, somebody else may try it."""
+        if self._is_probe:
+            self.relay.stay_on_trial(cursor)
+
+    def _session(self) -> Session:
+        settings = self.settings
+        return Session(
+            Relay.from_url(settings.smtp_url),
+            timeouts=Timeouts(
+                connect=settings.connect_timeout.total_seconds(),
+                command=settings.command_timeout.total_seconds(),
+                data=settings.data_timeout.total_seconds(),
+                reply=settings.reply_timeout.total_seconds(),
+            ),
+            local_hostname=settings.domain,
+            messages_per_session=settings.session_limit,
+        )
 
     def _goes_on(self) -> bool:
         return not (
@@ -191,15 +192,15 @@ class Sender:
     def _claim(self) -> list[Claimed]:
         """The next chunk, its first attempt begun; one delivery while the relay is on trial."""
         try:
-            with transaction(self._connection) as cursor:
+            with transaction(self.connection) as cursor:
                 entry = "probe" if self._is_probe else self.relay.enter(cursor)
                 limit = {"open": self.settings.chunk, "probe": 1, "wait": 0}[entry]
-                chunk = limit and delivery.claim(cursor, limit=limit, lease=self.settings.lease)
+                chunk = delivery.claim(cursor, limit=limit, lease=self.settings.lease)
                 if not chunk:
                     # Nothing to try the relay with: the trial is for whoever comes next.
-                    raise _NothingToDo
+                    raise _NothingToDoError
                 self._begin(cursor, chunk[0])
-        except _NothingToDo:
+        except _NothingToDoError:
             return []
         self._is_probe = entry == "probe"
         for claimed in chunk:
@@ -208,6 +209,10 @@ class Sender:
 
     def _begin(self, cursor: Cursor, claimed: Claimed) -> bool:
         return delivery.begin(cursor, claimed, worker=self.worker, lease=self.settings.lease)
+
+    def _begin_following(self, cursor: Cursor, following: Claimed | None) -> bool:
+        self._over = not self._goes_on()
+        return not self._over and following is not None and self._begin(cursor, following)
 
     def _send_chunk(self, session: Session, chunk: Sequence[Claimed]) -> None:
         begun = True
@@ -218,12 +223,12 @@ class Sender:
                 begun = self._send_one(session, claimed, following)
             else:
                 # It was taken over since the claim: leave it alone.
-                with transaction(self._connection) as cursor:
+                with transaction(self.connection) as cursor:
                     begun = self._begin_following(cursor, following)
             self._keeper.drop(claimed.id)
             if self._over:
                 for unbegun in rest:
-                    delivery.release(self._connection, unbegun)
+                    delivery.release(self.connection, unbegun)
                     self._keeper.drop(unbegun.id)
                 break
 
@@ -233,157 +238,43 @@ class Sender:
         Returns:
           Whether the next one has begun and is ours.
         """
+        result = attempt(self.connection, self.settings, session, claimed)
         try:
-            mail = prepare(
-                self._connection,
-                self.settings,
-                delivery_id=claimed.id,
-                receiver_id=claimed.receiver_id,
-                entity_name=claimed.entity_name,
-                entity_identifier=claimed.entity_identifier,
-                message_id=claimed.message_id,
-                notification_count=claimed.notification_count,
-            )
-            if isinstance(mail, Closing):
-                return self._close(claimed, mail, following)
-            result = session.send(
-                mail.envelope_from,
-                mail.envelope_to,
-                mail.content,
-                lambda: self._mark(claimed),
-            )
-        except InvalidAddress as error:
-            result = _prepared(Outcome.FAILED, storable(str(error)))
-        except Exception as error:
-            if self._connection.closed:
-                # Known not to be sent: the dot never goes out unless the marker's commit returned.
-                result = _prepared(Outcome.ABANDONED, storable(f"database away: {error}"))
-                self._settle_patiently(claimed, result)
-                raise
-            logger.exception("Delivery %s could not be prepared.", claimed.id)
-            result = _prepared(
-                Outcome.DEFERRED, storable(f"{type(error).__name__}: {error}")
-            )
-        return self._settle(session, claimed, result, following)
-
-    def _mark(self, claimed: Claimed) -> bool:
-        before = boot_clock()
-        with transaction(self._connection) as cursor:
-            marked = delivery.mark_transmitting(cursor, claimed, lease=self.settings.lease)
-        # The commit may have been slow, or this process frozen: the dot must not go out when
-        # somebody may have declared this attempt lost.
-        return marked and boot_clock() - before < self.settings.lease.total_seconds() * 0.8
-
-    def _close(self, claimed: Claimed, closing: Closing, following: Claimed | None) -> bool:
-        self._count(closing.state)
-        with transaction(self._connection) as cursor:
-            delivery.close(cursor, claimed, state=closing.state, reason=closing.reason)
-            return self._begin_following(cursor, following)
-
-    def _begin_following(self, cursor: Cursor, following: Claimed | None) -> bool:
-        self._over = not self._goes_on()
-        return not self._over and following is not None and self._begin(cursor, following)
-
-    def _settle(
-        self,
-        session: Session,
-        claimed: Claimed,
-        result: Result,
-        following: Claimed | None,
-    ) -> bool:
-        try:
-            with transaction(self._connection) as cursor:
-                self._write(cursor, claimed, result)
+            with transaction(self.connection) as cursor:
+                if isinstance(result, Closing):
+                    delivery.close(cursor, claimed, state=result.state, reason=result.reason)
+                else:
+                    pause = self._judge_relay(cursor, result)
+                    write_outcome(cursor, self.settings, claimed, result, relay_pause=pause)
                 begun = self._begin_following(cursor, following)
-        except psycopg2.Error as error:
-            logger.warning(
-                "The outcome of delivery %s (%s) could not be written, trying again: %s",
-                claimed.id,
-                result.outcome,
-                error,
-            )
-            self._settle_patiently(claimed, result)
+        except psycopg2.Error:
+            if isinstance(result, Result):
+                write_outcome_patiently(self.url, self.settings, claimed, result)
             raise
-        self._count(result.outcome.value)
-        if self._over:
-            session.close()
+        self.outcomes[result.state if isinstance(result, Closing) else result.outcome.value] += 1
         return begun
 
-    def _write(self, cursor: Cursor, claimed: Claimed, result: Result) -> None:
+    def _judge_relay(self, cursor: Cursor, result: Result) -> timedelta:
+        """What the result says about the relay.
+
+        Returns:
+          How long it is left alone, if it is in trouble.
+        """
         pause = self.settings.relay_pause
         if result.outcome is Outcome.DEFERRED and result.scope is Scope.RELAY:
             self._over = True
             if result.stage is Stage.CONNECT and result.smtp_code == 421 and self._others(cursor):
                 # It has enough connections: this place rests, the others go on.
-                self._rest = REST
+                self.rest = REST
             else:
                 pause = self.relay.trouble(cursor, result, is_probe=self._is_probe)
                 self._is_probe = False
         elif self._is_probe and result.stage is not Stage.PREPARE:
             self.relay.well(cursor)
             self._is_probe = False
-        settlement = settlement_for(
-            result,
-            attempt_count=claimed.attempt_count + 1,
-            settings=self.settings,
-            relay_pause=pause,
-        )
-        delivery.settle(cursor, claimed, settlement)
-        level = logging.DEBUG if result.outcome is Outcome.SENT else logging.INFO
-        logger.log(
-            level,
-            "Delivery %s: %s at %s, now %s: %s",
-            claimed.id,
-            settlement.outcome.value,
-            settlement.stage.value,
-            settlement.state,
-            settlement.reason,
-        )
+        return pause
 
     def _others(self, cursor: Cursor) -> bool:
-        cursor.execute(query("sender_others"), {"token": self._place.token})
+        cursor.execute(query("sender_others"), {"token": self.place.token})
         row = cursor.fetchone()
         return row is not None and bool(row[0])
-
-    def _settle_patiently(self, claimed: Claimed, result: Result) -> None:
-        """Write an outcome that is known although the database is away: it may be back soon, and
-        what is known need not become uncertain."""
-        deadline = boot_clock() + SETTLE_PATIENCE.total_seconds()
-        pause = 0.1
-        settlement = settlement_for(
-            result,
-            attempt_count=claimed.attempt_count + 1,
-            settings=self.settings,
-            relay_pause=self.settings.relay_pause,
-        )
-        if result.outcome is Outcome.ABANDONED:
-            # Not the delivery's fault.
-            settlement = replace(settlement, refund=1)
-        while boot_clock() < deadline:
-            connection: Connection | None = None
-            try:
-                connection = connect(self.url, application_name="pipeline sender")
-                with transaction(connection) as cursor:
-                    delivery.settle(cursor, claimed, settlement)
-                self._count(result.outcome.value)
-                return
-            except psycopg2.Error as error:
-                logger.info("The database is still away: %s", error)
-                time.sleep(pause)
-                pause = min(pause * 2, 5.0)
-            finally:
-                if connection is not None:
-                    connection.close()
-        logger.error(
-            "The outcome of delivery %s could not be written; its attempt ended %s (%s).",
-            claimed.id,
-            result.outcome.value,
-            result.reason,
-        )
-
-    def _count(self, outcome: str) -> None:
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
-
-
-def _prepared(outcome: Outcome, error: str) -> Result:
-    return Result(outcome, Scope.MESSAGE, Stage.PREPARE, error=error)

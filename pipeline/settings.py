@@ -177,7 +177,9 @@ class Settings:
     )
 
     connect_timeout: timedelta = _setting(
-        timedelta(seconds=10), duration, "until a session is ready for mail: name lookup, connection, TLS, login"
+        timedelta(seconds=10),
+        duration,
+        "until a session is ready for mail: name lookup, connection, TLS, login",
     )
     command_timeout: timedelta = _setting(timedelta(seconds=30), duration, "for MAIL and RCPT")
     data_timeout: timedelta = _setting(timedelta(seconds=60), duration, "for handing over a mail")
@@ -217,6 +219,17 @@ class Settings:
             )
         if self.keep < timedelta(minutes=1):
             raise SettingError(f"PIPELINE_KEEP must be at least 1m, got {self.keep}")
+
+    @property
+    def url(self) -> str:
+        """The database.
+
+        Raises:
+          SettingError: When none is named.
+        """
+        if self.database_url is None:
+            raise SettingError("PIPELINE_DATABASE_URL is not set")
+        return self.database_url
 
     @property
     def domain(self) -> str:

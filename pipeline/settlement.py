@@ -68,9 +68,7 @@ def retry_delay(
     """
     chance = chance or random.Random()
     growth = GROWTH ** min(max(attempt_count, 1) - 1, 40)
-    nominal = min(
-        settings.retry_base.total_seconds() * growth, settings.retry_cap.total_seconds()
-    )
+    nominal = min(settings.retry_base.total_seconds() * growth, settings.retry_cap.total_seconds())
     return timedelta(seconds=nominal * chance.uniform(1 - JITTER, 1 + JITTER))
 
 

@@ -12,10 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg2
-from psycopg2.extensions import connection as Connection
-from psycopg2.extensions import cursor as Cursor
 
-from .database import query, transaction
+from .database import Connection, Cursor, query, transaction
 from .doorbells import Doorbells
 from .settings import Settings
 
@@ -53,7 +51,7 @@ def run_pass(
     *,
     urgent_only: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
-    on_chunk: Callable[[Pass], None] = lambda done: None,
+    on_chunk: Callable[[Pass], None] = lambda _: None,
 ) -> Pass:
     """Claim everything that is due, until nothing is.
 

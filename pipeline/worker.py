@@ -1,7 +1,7 @@
 """The worker process: `dramatiq pipeline.worker`, or `pipeline worker`.
 
-Importing this module makes a broker from the settings, makes it Dramatiq's global one, and registers
-the pipeline's actors on it. Shops with a broker of their own use `pipeline.Pipeline` instead.
+Importing this module makes a broker from the settings, makes it Dramatiq's global one, and
+registers the pipeline's actors on it. Shops that have a broker use `pipeline.Pipeline` instead.
 """
 
 from __future__ import annotations

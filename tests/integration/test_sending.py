@@ -43,9 +43,7 @@ def test_a_delivery_is_sent_and_written_down(installation: Installation) -> None
     assert delivery["sent_at"] is not None
     assert delivery["lease_expires_at"] is None
     assert accepted.message_id == delivery["message_id"]
-    assert accepted.recipients == ("ann@people.example",) or accepted.recipients == [
-        "ann@people.example"
-    ]
+    assert accepted.recipients == ["ann@people.example"]
     assert installation.attempts() == [(1, "reply", 250, "sent")]
     assert installation.query(
         "SELECT sent_at = %s FROM pipeline.email_notification_log", (delivery["sent_at"],)
@@ -146,7 +144,9 @@ def test_D03_a_relay_that_refuses_connections_costs_no_attempt(
 def test_P6_a_relay_in_trouble_is_left_alone_by_everybody(installation: Installation) -> None:
     """One delivery finds out; the others stay queued, and no sender is called for them."""
     installation.set(relay_pause=timedelta(seconds=30), relay_pause_cap=timedelta(seconds=30))
-    with ScriptedServer([Rule("auth", reply="535 5.7.8 Bad password")], credentials=("u", "p")) as server:
+    with ScriptedServer(
+        [Rule("auth", reply="535 5.7.8 Bad password")], credentials=("u", "p")
+    ) as server:
         installation.set(smtp_url=server.url)
         installation.notify_many(5)
         installation.stack()
@@ -237,7 +237,14 @@ def test_D13_rows_that_can_not_be_read_fail_alone(installation: Installation) ->
         installation.set(smtp_url=server.url)
         installation.add_person("ann")
         for entity, data in enumerate(
-            ([], {}, "text", 7, {"issue_activity": None}, {"issue": [1], "issue_activity": {"field": {}}})
+            (
+                [],
+                {},
+                "text",
+                7,
+                {"issue_activity": None},
+                {"issue": [1], "issue_activity": {"field": {}}},
+            )
         ):
             installation.notify("ann", str(entity), data=data)
         installation.query(
@@ -250,9 +257,7 @@ def test_D13_rows_that_can_not_be_read_fail_alone(installation: Installation) ->
         installation.send()
     assert set(installation.states()) <= {"sent", "skipped"}
     assert (
-        installation.value(
-            "SELECT state FROM pipeline.delivery WHERE entity_identifier = 'plain'"
-        )
+        installation.value("SELECT state FROM pipeline.delivery WHERE entity_identifier = 'plain'")
         == "sent"
     )
 
@@ -281,7 +286,7 @@ def test_D16_eight_senders_send_one_delivery_once(installation: Installation) ->
         with ThreadPoolExecutor(8) as pool:
             outcomes = list(pool.map(send, range(8)))
         assert server.accepted_count == 1
-    assert sorted(outcomes, key=len)[-1] == {"sent": 1}
+    assert max(outcomes, key=len) == {"sent": 1}
     assert installation.attempts() == [(1, "reply", 250, "sent")]
 
 
@@ -312,9 +317,12 @@ def test_S01_a_relay_with_enough_connections_is_not_in_trouble(
             outcomes = list(pool.map(lambda _: installation.send(), range(3)))
     assert sum(outcome.get("deferred", 0) for outcome in outcomes) == 2
     assert installation.value("SELECT count(*) FROM pipeline.relay WHERE failure_count > 0") == 0
-    assert installation.value(
-        "SELECT count(*) FROM pipeline.sender WHERE token IS NULL AND lease_expires_at > now()"
-    ) == 2
+    assert (
+        installation.value(
+            "SELECT count(*) FROM pipeline.sender WHERE token IS NULL AND lease_expires_at > now()"
+        )
+        == 2
+    )
 
 
 def test_D22_no_transaction_is_open_while_the_relay_is_talked_to(
@@ -327,10 +335,13 @@ def test_D22_no_transaction_is_open_while_the_relay_is_talked_to(
         sender.start()
         for stage in ("rcpt", "reply"):
             server.wait_until_held(stage)
-            assert installation.query(
-                "SELECT state, query FROM pg_stat_activity WHERE datname = current_database() "
-                "AND application_name = 'pipeline sender' AND state <> 'idle'"
-            ) == []
+            assert (
+                installation.query(
+                    "SELECT state, query FROM pg_stat_activity WHERE datname = current_database() "
+                    "AND application_name = 'pipeline sender' AND state <> 'idle'"
+                )
+                == []
+            )
             server.release(stage)
         sender.join(timeout=10)
     assert installation.states() == {"sent": 1}
@@ -408,9 +419,7 @@ def test_a_stopped_sender_puts_back_what_it_has_not_begun(installation: Installa
         installation.notify_many(5)
         installation.stack()
         installation.query("UPDATE dramatiq.queue SET state = 'done'")
-        sender = threading.Thread(
-            target=lambda: installation.send(should_stop=stopping.is_set)
-        )
+        sender = threading.Thread(target=lambda: installation.send(should_stop=stopping.is_set))
         sender.start()
         server.wait_until_held("reply")
         stopping.set()

@@ -25,7 +25,11 @@ def test_rows_of_one_receiver_and_item_become_one_delivery(installation: Install
     assert installation.query(
         "SELECT receiver_id, entity_identifier, notification_count, state, attempt_count "
         "FROM pipeline.delivery ORDER BY 1, 2"
-    ) == [("ann", "17", 3, "queued", 0), ("ann", "18", 1, "queued", 0), ("cid", "17", 1, "queued", 0)]
+    ) == [
+        ("ann", "17", 3, "queued", 0),
+        ("ann", "18", 1, "queued", 0),
+        ("cid", "17", 1, "queued", 0),
+    ]
 
 
 def test_D02_a_delivery_has_exactly_the_rows_of_its_group(installation: Installation) -> None:
@@ -59,9 +63,12 @@ def test_a_pass_walks_on_over_many_chunks(installation: Installation) -> None:
     done = installation.stack(on_chunk=lambda so_far: chunks.append(so_far.claimed_count))
     assert (done.claimed_count, done.created_count) == (90, 30)
     assert max(b - a for a, b in zip([0, *chunks], chunks, strict=False)) <= 6
-    assert installation.value(
-        "SELECT count(*) FROM pipeline.email_notification_log WHERE processed_at IS NULL"
-    ) == 0
+    assert (
+        installation.value(
+            "SELECT count(*) FROM pipeline.email_notification_log WHERE processed_at IS NULL"
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize("stackers", [2, 4])
@@ -95,12 +102,21 @@ def test_D10_a_stacker_that_dies_before_its_commit_leaves_nothing(
 ) -> None:
     """Claim, deliveries, doorbells and messages are one transaction."""
     installation.notify_many(5)
-    with pytest.raises(RuntimeError), transaction(installation.connection) as cursor:
-        done, _ = claim_chunk(
-            cursor, installation.settings, installation.doorbells, urgent_only=False, after=START
-        )
-        assert (done.claimed_count, done.message_count) == (5, 1)
-        raise RuntimeError("dies")
+
+    def die_after_the_claim() -> None:
+        with transaction(installation.connection) as cursor:
+            done, _ = claim_chunk(
+                cursor,
+                installation.settings,
+                installation.doorbells,
+                urgent_only=False,
+                after=START,
+            )
+            assert (done.claimed_count, done.message_count) == (5, 1)
+            raise RuntimeError("dies")
+
+    with pytest.raises(RuntimeError, match="dies"):
+        die_after_the_claim()
     for table in ("pipeline.delivery", "pipeline.doorbell", "dramatiq.queue"):
         assert installation.value(f"SELECT count(*) FROM {table}") == 0, table
     assert (
@@ -138,9 +154,7 @@ def test_rows_do_not_join_a_delivery_that_may_have_been_received(
     installation.query("UPDATE pipeline.delivery SET uncertain_count = 1")
     installation.notify("ann", "17", field="name")
     installation.stack()
-    assert installation.query(
-        "SELECT notification_count FROM pipeline.delivery"
-    ) == [(1,), (1,)]
+    assert installation.query("SELECT notification_count FROM pipeline.delivery") == [(1,), (1,)]
 
 
 @pytest.mark.parametrize("state", ["sending", "transmitting", "sent", "failed", "held"])
@@ -203,13 +217,14 @@ def test_a_stack_that_another_pass_has_is_left_to_it(installation: Installation)
     other = Installation(installation.url)
     try:
         with transaction(other.connection) as cursor:
-            cursor.execute(
-                "SELECT pg_advisory_xact_lock(pipeline.stack_key('ann', 'issue', '17'))"
-            )
+            cursor.execute("SELECT pg_advisory_xact_lock(pipeline.stack_key('ann', 'issue', '17'))")
             assert installation.stack().claimed_count == 1
-        assert run_pass(
-            installation.connection, installation.settings, installation.doorbells
-        ).claimed_count == 1
+        assert (
+            run_pass(
+                installation.connection, installation.settings, installation.doorbells
+            ).claimed_count
+            == 1
+        )
     finally:
         other.close()
 

@@ -1,0 +1,76 @@
+"""One attempt at one delivery, up to the server's reply: its steps, in their order.
+
+    read, render | MAIL RCPT DATA content | marker | dot | reply
+
+No transaction is open while the relay is talked to. Until the marker has committed the mail was not
+sent, whatever happens; the session sends the final dot only after `before_dot` said yes.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from . import delivery
+from .database import Connection, boot_clock, transaction
+from .delivery import Claimed
+from .preparing import Closing, prepare
+from .rendering import InvalidAddress
+from .replies import Outcome, Scope, Stage, storable
+from .settings import Settings
+from .smtp import Result, Session
+
+logger = logging.getLogger(__name__)
+
+#: The dot goes out within this share of the lease that the marker began, or not at all.
+SAFE_SHARE = 0.8
+
+
+def attempt(
+    connection: Connection, settings: Settings, session: Session, claimed: Claimed
+) -> Result | Closing:
+    """Try to send a delivery whose attempt has begun.
+
+    Returns:
+      How it ended, or why no mail is needed. An error of ours in making the mail is a deferral of
+      this delivery alone; a broken database connection is an abandoned attempt, known not to be
+      sent, and `connection.closed` tells it.
+    """
+    try:
+        mail = prepare(
+            connection,
+            settings,
+            delivery_id=claimed.id,
+            receiver_id=claimed.receiver_id,
+            entity_name=claimed.entity_name,
+            entity_identifier=claimed.entity_identifier,
+            message_id=claimed.message_id,
+            notification_count=claimed.notification_count,
+        )
+        if isinstance(mail, Closing):
+            return mail
+        return session.send(
+            mail.envelope_from,
+            mail.envelope_to,
+            mail.content,
+            lambda: _may_send_dot(connection, settings, claimed),
+        )
+    except InvalidAddress as error:
+        return _prepared(Outcome.FAILED, str(error))
+    except Exception as error:
+        if connection.closed:
+            return _prepared(Outcome.ABANDONED, f"the database went away: {error}")
+        logger.warning("Delivery %s could not be prepared.", claimed.id, exc_info=True)
+        return _prepared(Outcome.DEFERRED, f"{type(error).__name__}: {error}")
+
+
+def _may_send_dot(connection: Connection, settings: Settings, claimed: Claimed) -> bool:
+    before = boot_clock()
+    with transaction(connection) as cursor:
+        marked = delivery.mark_transmitting(cursor, claimed, lease=settings.lease)
+    # The commit may have been slow, or this process frozen: the dot must not go out when somebody
+    # may have declared this attempt lost.
+    return marked and boot_clock() - before < settings.lease.total_seconds() * SAFE_SHARE
+
+
+def _prepared(outcome: Outcome, error: str) -> Result:
+    return Result(outcome, Scope.MESSAGE, Stage.PREPARE, error=storable(error))
