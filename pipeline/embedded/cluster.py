@@ -136,14 +136,21 @@ class Cluster:
                     f"Postgres has to run as {account}, who may not enter {self.folder}: set "
                     "PIPELINE_DATA_DIR to a folder whose parents are open to everybody"
                 )
-        locale = ["--locale=C"]
         if binaries.major >= 17:
-            locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        status, said = account.run(
-            *(binaries.folder / "initdb", "-D", unfinished, "-U", SUPERUSER),
-            *("--encoding=UTF8", "--auth=trust", *locale, *([] if sync else ["--no-sync"])),
-        )
-        if status != 0:
+            locales: list[tuple[str, ...]] = [
+                ("--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+            ]
+        else:
+            # The system's C.UTF-8, if it has one: the letters of plain C are those of ASCII.
+            locales = [("--lc-ctype=C.UTF-8",), ()]
+        for locale in locales:
+            status, said = account.run(
+                *(binaries.folder / "initdb", "-D", unfinished, "-U", SUPERUSER, "--auth=trust"),
+                *("--encoding=UTF8", "--locale=C", *locale, *([] if sync else ["--no-sync"])),
+            )
+            if status == 0:
+                break
+        else:
             raise EmbeddedPostgresError(f"can't make a database in {self.folder}: {said}")
         unfinished.rename(self.data)
 

@@ -176,6 +176,16 @@ def test_a_server_that_does_not_come_up_says_why(folder: Path) -> None:
     assert not broken.stop()
 
 
+def test_every_postgres_of_this_machine_will_do(folder: Path) -> None:
+    """The packages', the one on the path and Debian's are interchangeable."""
+    found = {known.folder for place in binaries._folders() if (known := binaries._known(place))}
+    assert found
+
+    for place in found:
+        with EmbeddedPostgres(folder, fsync=False, temporary=True, binaries=place) as server:
+            assert execute(server.dsn(), "SELECT lower('ÄÖ')") == [("äö",)]
+
+
 def test_without_any_postgres_the_extra_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
