@@ -174,8 +174,6 @@ class Session:
             self.close()
             return None
         try:
-            if wire.unasked() is not None:
-                return None
             idle = time.monotonic() - self._used_at
             if self._needs_reset or idle >= self.idle_check:
                 reply = wire.command("RSET", time.monotonic() + self.timeouts.command)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import struct
+import time
 
 import pytest
 
 from pipeline.smtp import Outcome, Reply, Result, Scope, Stage
-from tests.support.smtp_client import CONTENT, send, send_once, session
+from pipeline.transaction import StoppedError, Transaction
+from pipeline.wire import Wire
+from tests.support.smtp_client import CONTENT, QUICK, Stopwatch, send, send_once, session
 from tests.support.smtp_rules import Stage as ServerStage
 from tests.support.smtp_server import Rule, ScriptedServer
 
@@ -168,7 +172,7 @@ def test_O05_no_refusal_is_taken_for_success(rule: Rule, outcome: Outcome, scope
     def when_all_arrived() -> bool:
         # The content left at once, but a refusal in the middle of it may still be on its way.
         if rule.stage == "body":
-            server_has_closed.wait(5)
+            assert server_has_closed.wait(5)
         return True
 
     server = ScriptedServer([rule])
@@ -236,8 +240,9 @@ def test_a_refused_connection_is_deferred() -> None:
 def test_the_callers_no_drops_the_message_before_its_dot() -> None:
     """A lease lost before the dot: nothing is accepted, and the outcome has its name."""
     with ScriptedServer() as server:
-        result = send_once(server.url, before_dot=lambda: False)
-        server.connection_closed.wait(5)
+        one = session(server.url)
+        result = send(one, before_dot=lambda: False)
+        assert server.connection_closed.wait(5)
         assert verdict(result) == (Outcome.ABANDONED, Scope.MESSAGE, Stage.DATA)
         assert server.accepted_count == 0
         assert server.stage_counts["dot"] == 0
@@ -250,9 +255,10 @@ def test_the_callers_exception_drops_the_message_and_goes_through() -> None:
         raise RuntimeError("no database")
 
     with ScriptedServer() as server:
+        one = session(server.url)
         with pytest.raises(RuntimeError, match="no database"):
-            send_once(server.url, before_dot=fail)
-        server.connection_closed.wait(5)
+            send(one, before_dot=fail)
+        assert server.connection_closed.wait(5)
         assert server.accepted_count == 0
         assert server.stage_counts["dot"] == 0
 
@@ -279,7 +285,7 @@ def test_a_server_that_leaves_while_the_caller_is_asked_gets_no_dot() -> None:
 
         def drop() -> bool:
             server.drop_connections()
-            server.connection_closed.wait(5)
+            assert server.connection_closed.wait(5)
             return True
 
         result = send_once(server.url, before_dot=drop)
@@ -288,9 +294,58 @@ def test_a_server_that_leaves_while_the_caller_is_asked_gets_no_dot() -> None:
 
 def test_an_answer_nobody_asked_for_is_not_taken_for_the_one_to_the_dot() -> None:
     """A 250 too many would make a mail count as sent that was never accepted."""
-    result, server = sent_to(Rule("data", raw=b"354 Go ahead\r\n250 2.0.0 Accepted\r\n"))
-    assert verdict(result) == (Outcome.DEFERRED, Scope.MESSAGE, Stage.DATA)
-    assert server.accepted_count == 0
+    asked: list[bool] = []
+
+    def ask() -> bool:
+        asked.append(True)
+        return True
+
+    rule = Rule("data", raw=b"354 Go ahead\r\n250 2.0.0 Accepted\r\n")
+    with ScriptedServer([rule]) as server:
+        result = send_once(server.url, before_dot=ask)
+        assert verdict(result) == (Outcome.DEFERRED, Scope.MESSAGE, Stage.DATA)
+        assert server.accepted_count == 0
+        assert not asked
+
+
+def test_an_answer_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
+    """Two answers to MAIL: the second one says nothing about the recipient."""
+    result, _ = sent_to(Rule("mail", raw=b"250 Fine\r\n250 Fine\r\n"))
+    assert verdict(result) == (Outcome.DEFERRED, Scope.MESSAGE, Stage.RCPT)
+    assert "more than it was asked" in result.reason
+
+
+def test_a_refusal_in_the_middle_of_the_content_is_read() -> None:
+    """A server that says why and closes, while megabytes are still on their way to it."""
+    result, _ = sent_to(
+        Rule("body", reply="552 5.3.4 Too big", do="close"), content=b"x\r\n" * 4_000_000
+    )
+    assert verdict(result) == (Outcome.FAILED, Scope.MESSAGE, Stage.DATA)
+    assert result.smtp_code == 552
+
+
+def test_a_dot_of_which_no_byte_left_is_known_not_to_be_sent() -> None:
+    """The connection was reset before: the system takes nothing, and that is definite."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        wire = Wire.connect("127.0.0.1", listener.getsockname()[1], time.monotonic() + 5)
+        accepted, _ = listener.accept()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+    with pytest.raises(StoppedError) as raised:
+        Transaction(wire, {}, QUICK).dot()
+    wire.close()
+    assert raised.value.stage is Stage.DATA
+
+
+def test_the_dot_is_not_held_back() -> None:
+    """Content and dot leave as two writes; Nagle's algorithm would put 40 ms between them."""
+    with ScriptedServer() as server:
+        one = session(server.url)
+        with Stopwatch() as watch:
+            for _ in range(50):
+                assert send(one).outcome is Outcome.SENT
+        one.close()
+    assert watch.seconds < 50 * 0.04
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -68,29 +70,45 @@ def test_S04_a_server_that_does_not_read_is_left_after_the_contents_time() -> No
         assert watch.seconds < SHORT + SLACK
 
 
-def test_S04_a_port_that_takes_no_connection_is_left_after_the_connects_time() -> None:
-    """A full backlog swallows connection requests as a packet filter does."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        port = listener.getsockname()[1]
-        fillers = []
+@contextlib.contextmanager
+def full_port() -> Iterator[int]:
+    """A port whose backlog is full."""
+    with contextlib.ExitStack() as open_sockets:
+        listener = open_sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port: int = listener.getsockname()[1]
         for _ in range(3):
-            filler = socket.socket()
+            filler = open_sockets.enter_context(socket.socket())
             filler.setblocking(False)
             filler.connect_ex(("127.0.0.1", port))
-            fillers.append(filler)
+        yield port
+
+
+def test_S04_a_port_that_takes_no_connection_is_left_after_the_connects_time() -> None:
+    """A full backlog swallows connection requests as a packet filter does."""
+    with full_port() as port:
         one = Session(
             Relay("127.0.0.1", port), timeouts=Timeouts(connect=SHORT), local_hostname="w.example"
         )
         with Stopwatch() as watch:
             result = send(one)
-        for filler in fillers:
-            filler.close()
     assert (result.outcome, result.scope, result.stage) == (
         Outcome.DEFERRED,
         Scope.RELAY,
         Stage.CONNECT,
     )
     assert watch.seconds < SHORT + SLACK
+
+
+def test_S04_a_black_hole_leaves_time_for_the_hosts_other_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first address takes no connection; the second one is tried within the same time."""
+    with full_port() as port, ScriptedServer() as server:
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        addresses = [(*kind, ("127.0.0.1", port)), (*kind, ("127.0.0.1", server.port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+        result = send_once("smtp://mx.example.org", Timeouts(connect=2.0))
+        assert result.outcome is Outcome.SENT
 
 
 def test_S04_a_silent_name_server_is_left_after_the_connects_time(

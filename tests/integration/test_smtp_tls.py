@@ -82,6 +82,7 @@ def test_bytes_slipped_in_before_the_handshake_are_refused() -> None:
     with ScriptedServer([rule], security="starttls") as server:
         result = send(session(server.url))
         assert verdict(result) == RELAY_WAITS
+        assert "unencrypted bytes" in result.reason
         assert server.message_count == 0
 
 
