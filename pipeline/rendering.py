@@ -21,7 +21,7 @@ SUBJECT_LIMIT = 150
 #: How much of each comment is shown, in bytes of its HTML, from generous to terse, together with
 #: the most items; the first that stays below the limit is taken.
 _SIZES = (
-    *((10_000, 6_000), (10_000, 1_800), (10_000, 700), (10_000, 250), (30, 250)),
+    *((10_000, 4_000), (10_000, 1_600), (10_000, 700), (10_000, 250), (30, 250)),
     *((15, 250), (8, 200), (4, 150), (2, 100), (0, 0)),
 )
 
