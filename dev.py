@@ -52,7 +52,7 @@ CHECKS = (
     ("ruff", "check"),
     ("ruff", "format", "--check"),
     ("mypy",),
-    ("lint-imports",),
+    ("lint-imports", "--no-cache"),
 )
 PYTEST = ("pytest", "-n", "2")
 

@@ -119,7 +119,7 @@ class _Handshake:
 
     def _encrypt(self) -> None:
         self.doing = "starting TLS"
-        assert self.context is not None  # noqa: S101 - the caller's promise
+        assert self.context is not None
         self.wire.encrypt(self.context, self.relay.host, self.deadline)
 
     def _start_tls(self, features: dict[str, str]) -> dict[str, str]:
