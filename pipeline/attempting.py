@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 
 from . import delivery
-from .database import Connection, boot_clock, transaction
+from .database import Connection, boot_clock
 from .delivery import Claimed
 from .preparing import Closing, prepare
 from .rendering import InvalidAddress
@@ -65,7 +65,8 @@ def attempt(
 
 def _may_send_dot(connection: Connection, settings: Settings, claimed: Claimed) -> bool:
     before = boot_clock()
-    with transaction(connection) as cursor:
+    # One statement, which commits by itself: when it has returned, the marker is there.
+    with connection.cursor() as cursor:
         marked = delivery.mark_transmitting(cursor, claimed, lease=settings.lease)
     # The commit may have been slow, or this process frozen: the dot must not go out when somebody
     # may have declared this attempt lost.

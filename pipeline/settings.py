@@ -8,10 +8,12 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
-from email.utils import parseaddr
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from .addresses import mailbox
+from .relay import Relay
 
 #: What a duration may end in, in seconds.
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -29,11 +31,11 @@ def duration(text: str) -> timedelta:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", text)
     if match is None:
-        raise ValueError("is not a duration: a number of seconds, or 500ms, 30s, 5m, 2h, 1d")
+        raise ValueError("not a duration: a number of seconds, or 500ms, 30s, 5m, 2h, 1d")
     try:
         value = timedelta(seconds=float(match[1]) * UNITS[match[2] or "s"])
     except OverflowError:
-        raise ValueError("is too long a duration") from None
+        raise ValueError("too long a duration") from None
     if value < timedelta(milliseconds=1):
         raise ValueError("must be at least 1ms")
     if value > timedelta(days=3650):
@@ -48,7 +50,7 @@ def count(text: str) -> int:
       ValueError: When it isn't one.
     """
     if not re.fullmatch(r"\s*\d{1,9}\s*", text) or int(text) < 1:
-        raise ValueError("is not a whole number of at least 1")
+        raise ValueError("not a whole number of at least 1")
     return int(text)
 
 
@@ -57,27 +59,19 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if text not in choices:
-            raise ValueError(f"is not one of {', '.join(choices)}")
+            raise ValueError(f"not one of {', '.join(choices)}")
         return text
 
     return read
 
 
 def smtp_url(text: str) -> str:
-    """`smtp://`, `smtps://` or `smtp+starttls://`, `user:password@` if need be, host and port.
+    """A relay's URL: see `relay.Relay.from_url`.
 
     Raises:
-      ValueError: When it is none of them. The text doesn't repeat the password.
+      ValueError: When it isn't one. The text doesn't repeat the password.
     """
-    try:
-        parts = urlsplit(text)
-        parts.port  # noqa: B018 - reading it is the check
-    except ValueError as error:
-        raise ValueError(f"is not a URL: {error}") from None
-    if parts.scheme not in ("smtp", "smtps", "smtp+starttls"):
-        raise ValueError("must begin with smtp://, smtps:// or smtp+starttls://")
-    if not parts.hostname:
-        raise ValueError("names no host")
+    Relay.from_url(text)
     return text
 
 
@@ -85,12 +79,9 @@ def mail_from(text: str) -> str:
     """An address, with or without a name: `Tracker <tracker@example.com>`.
 
     Raises:
-      ValueError: When it has no local part or no domain.
+      ValueError: When mail can't be sent from it.
     """
-    address = parseaddr(text)[1]
-    local, _, domain = address.rpartition("@")
-    if not local or not domain or any(character in text for character in "\r\n\0"):
-        raise ValueError("is not an address such as Tracker <tracker@example.com>")
+    mailbox(text)
     return text
 
 
@@ -233,14 +224,8 @@ class Settings:
 
     @property
     def domain(self) -> str:
-        """The sender's domain: right-hand side of every Message-ID, and the name given in EHLO."""
-        domain = parseaddr(self.mail_from)[1].rpartition("@")[2]
-        try:
-            return domain.encode("idna").decode("ascii").lower()
-        except UnicodeError:
-            raise SettingError(
-                f"PIPELINE_MAIL_FROM has a domain that can't be encoded: {domain!r}"
-            ) from None
+        """The sender's domain in ASCII: right-hand side of every Message-ID, and name in EHLO."""
+        return mailbox(self.mail_from).address.rpartition("@")[2].lower()
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -267,9 +252,7 @@ class Settings:
             for name, (source, text) in given.items()
             if name in known
         }
-        settings = cls(**values)
-        settings.domain  # noqa: B018 - reading it is the check
-        return settings
+        return cls(**values)
 
 
 def _from_file(path: Path) -> dict[str, tuple[str, str]]:
@@ -288,5 +271,10 @@ def _read(setting: Field[Any], source: str, text: str) -> Any:
     try:
         return setting.metadata["read"](text)
     except ValueError as error:
-        shown = re.sub(r"(://[^/@]*?:)[^@]*@", r"\1***@", text)
-        raise SettingError(f"{source}: {shown!r} {error}") from None
+        raise SettingError(f"{source} {_without_password(text)!r}: {error}") from None
+
+
+def _without_password(text: str) -> str:
+    """The value as it may be shown: what stands where a password would is left out."""
+    text = re.sub(r"(://[^/@:]*:).*@", r"\1***@", text)
+    return re.sub(r"(://[^/@:]*:)(?!\d+(?:[/?#]|$)|\*\*\*@).+", r"\1***", text)

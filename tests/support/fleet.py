@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -64,10 +65,8 @@ class Fleet:
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """SIGKILL to the process and all that it started."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait(timeout=30)
 
     def freeze(self, process: subprocess.Popen[bytes]) -> None:
