@@ -1,0 +1,170 @@
+"""What commands print: tables and JSON to stdout, talk to stderr, plain where no person looks."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Colours of the states of a delivery and of the levels of a finding.
+STYLES = {
+    "sent": "green",
+    "ok": "green",
+    "queued": "cyan",
+    "sending": "cyan",
+    "transmitting": "cyan",
+    "deferred": "yellow",
+    "uncertain": "yellow",
+    "held": "yellow",
+    "warn": "yellow",
+    "failed": "red",
+    "fail": "red",
+    "abandoned": "yellow",
+    "suppressed": "dim",
+    "skipped": "dim",
+    "cancelled": "dim",
+}
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def stdout() -> Console:
+    """The console for what was asked for. Colour only on a terminal, and not with NO_COLOR."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def stderr() -> Console:
+    """The console for talk and progress."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def say(text: str) -> None:
+    """Tell the person what is being done."""
+    click.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value. Times are ISO 8601 in UTC; everything is ASCII."""
+    click.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    raise TypeError(f"not for JSON: {value!r}")
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows in columns: a table on a terminal, else aligned text that is never cut or wrapped.
+
+    A cell that is one of the known states or levels gets its colour.
+    """
+    cells = [[clean(cell) for cell in row] for row in rows]
+    console = stdout()
+    if not console.is_terminal:
+        widths = [
+            max(len(row[column]) for row in [list(headers), *cells])
+            for column in range(len(headers))
+        ]
+        for row in [list(headers), *cells]:
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            click.echo(line.rstrip())
+        return
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column, header in enumerate(headers):
+        numeric = all(row[column].replace(",", "").isdigit() for row in cells) and bool(cells)
+        # Ids are for copying: they are never broken.
+        table.add_column(
+            header,
+            justify="right" if numeric else "left",
+            no_wrap=header in ("id", "state", "outcome"),
+            overflow="fold",
+        )
+    for row in cells:
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    console.print(table)
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """Print names and values, a line each; values that are long go on below themselves."""
+    console = stdout()
+    width = max((len(name) for name, _ in facts), default=0)
+    if not console.is_terminal:
+        for name, value in facts:
+            click.echo(f"{name.ljust(width)}  {value}".rstrip())
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts:
+        grid.add_row(Text(name, style="bold"), Text(value))
+    console.print(grid)
+
+
+def clean(value: object, *, lines: bool = False) -> str:
+    """A value as text that can't do anything to a terminal; nothing for None.
+
+    Parameters:
+      lines: Keep line ends and tabs.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = moment(value) if isinstance(value, datetime) else str(value)
+    kept = "\n\t" if lines else ""
+    return "".join(
+        each if each in kept or unicodedata.category(each) not in _UNFIT else " " for each in text
+    )
+
+
+#: Unicode categories: control, format, surrogate, line and paragraph separators.
+_UNFIT = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def moment(value: datetime) -> str:
+    """A time as people read it, in this machine's time zone."""
+    return value.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def span(value: timedelta | float | None) -> str:
+    """A length of time in its two largest units: `2 h 5 min`; nothing for None."""
+    if value is None:
+        return ""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    parts = []
+    rest = int(seconds)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        amount, rest = divmod(rest, size)
+        if amount:
+            parts.append(f"{amount} {unit}")
+    return " ".join(parts[:2])
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: `1 delivery`, `2,000 deliveries`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -1,0 +1,132 @@
+"""`pipeline worker` and `pipeline scheduler` as real processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Running, descendants, environment, is_alive, run, running
+from tests.support.postgres import execute
+from tests.support.smtp_server import ScriptedServer
+from tests.support.waiting import wait_until
+
+
+def write(url: str, item: str) -> None:
+    execute(
+        url,
+        "INSERT INTO pipeline.recipient (id, email) VALUES ('1', 'ann@example.com')"
+        " ON CONFLICT DO NOTHING",
+    )
+    execute(
+        url,
+        "INSERT INTO pipeline.email_notification_log"
+        " (receiver_id, entity_name, entity_identifier, data) VALUES ('1', 'issue', %s, "
+        """'{"verb": "updated", "field": "state", "old_value": "Todo", "new_value": "Done"}')""",
+        (item,),
+    )
+
+
+def worker_processes(url: str) -> list[int]:
+    seen = run("status", "--json", database_url=url).json["workers"]
+    return [int(worker["name"].rpartition(":")[2]) for worker in seen]
+
+
+def stop(worker: Running, signum: int = signal.SIGTERM) -> None:
+    children = descendants(worker.pid)
+
+    assert worker.stop(signum) == 0, worker.said
+    assert [pid for pid in children if is_alive(pid)] == []
+
+
+@pytest.mark.slow
+def test_worker_and_scheduler_send_what_is_written(database_url: str, tmp_path: Path) -> None:
+    """The two processes turn a row into a mail, are seen, and are gone after SIGTERM."""
+    with ScriptedServer() as server:
+        settings = environment(database_url, smtp_url=server.url, stack_every="1s")
+        with (
+            running(tmp_path / "scheduler.log", "scheduler", environment=settings) as scheduler,
+            running(
+                tmp_path / "worker.log",
+                *("worker", "--processes", "2", "--threads", "2"),
+                environment=settings,
+            ) as worker,
+        ):
+            write(database_url, "a")
+            server.wait_for_accepted(1)
+            now = run("status", "--json", database_url=database_url).json
+            wait_until(lambda: len(worker_processes(database_url)) == 2)
+            stop(worker)
+            stop(scheduler)
+
+    gone = run("status", "--json", database_url=database_url).json
+    assert len(now["schedulers"]) == 1
+    assert now["last_tick_at"] is not None
+    assert (gone["schedulers"], gone["workers"]) == ([], [])
+
+
+@pytest.mark.slow
+def test_O01_a_killed_worker_process_is_replaced(database_url: str, tmp_path: Path) -> None:
+    """When a worker process is killed the next ones take over within seconds."""
+    with ScriptedServer() as server:
+        settings = environment(database_url, smtp_url=server.url, stack_every="1s")
+        with (
+            running(tmp_path / "scheduler.log", "scheduler", environment=settings),
+            running(tmp_path / "worker.log", "worker", environment=settings) as worker,
+        ):
+            first = wait_until(lambda: worker_processes(database_url), 30)[0]
+            os.kill(first, signal.SIGKILL)
+            worker.wait_for("starting them again")
+            write(database_url, "a")
+            server.wait_for_accepted(1)
+            stop(worker, signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_workers_die_with_their_supervisor(database_url: str, tmp_path: Path) -> None:
+    """SIGKILL of `pipeline worker` leaves none of its processes behind."""
+    settings = environment(database_url, smtp_url="smtp://127.0.0.1:1")
+    with running(tmp_path / "worker.log", "worker", environment=settings) as worker:
+        wait_until(lambda: worker_processes(database_url), 30)
+        children = descendants(worker.pid)
+        worker.kill()
+
+        assert len(children) >= 2
+        wait_until(lambda: not any(map(is_alive, children)))
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_whole_group_is_one_signal(database_url: str, tmp_path: Path) -> None:
+    """Ctrl-C in a terminal reaches every process of the group, and cuts nothing off."""
+    with ScriptedServer() as server:
+        settings = environment(database_url, smtp_url=server.url, stack_every="1s")
+        with running(tmp_path / "worker.log", "worker", environment=settings) as worker:
+            wait_until(lambda: worker_processes(database_url), 30)
+            os.killpg(worker.pid, signal.SIGINT)
+
+            assert worker.process.wait(30) == 0
+            assert "Killing worker process" not in worker.said
+
+
+@pytest.mark.slow
+def test_the_embedded_database_is_prepared_on_the_way(tmp_path: Path) -> None:
+    """Without a database named, worker and scheduler share an embedded one and make its schema."""
+    data = Path("/tmp", f"pipeline-cli-{os.getpid()}")
+    settings = environment(None, data_dir=data, smtp_url="smtp://127.0.0.1:1")
+    try:
+        with (
+            running(tmp_path / "scheduler.log", "scheduler", environment=settings) as scheduler,
+            running(tmp_path / "worker.log", "worker", environment=settings) as worker,
+        ):
+            scheduler.wait_for("Scheduler is running")
+            worker.wait_for("ready for action")
+            stop(worker)
+            stop(scheduler)
+            assert "using the embedded Postgres" in worker.said
+            pid = data / "postgres" / "data" / "postmaster.pid"
+            wait_until(lambda: not pid.exists(), message="the server is still there")
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
