@@ -39,6 +39,14 @@ QUEUE_NAME_LIMIT = 46
 _SUSPECT = re.compile(r"\\u0000|\\ud[89a-f]|NaN|Infinity", re.IGNORECASE)
 _UNSTORABLE_CHARACTER = re.compile("[\x00\ud800-\udfff]")
 
+#: Tells consumers of a message by its id alone, in the form that stock ones understand too.
+_ANNOUNCED = """count(
+        pg_notify(
+            'dramatiq.' || queue_name || '.enqueue',
+            jsonb_build_object('message_id', message_id)::text
+        )
+    )"""
+
 
 class Cursor(Protocol):
     """As much of a DB-API cursor as is used here."""
@@ -105,14 +113,23 @@ def enqueue(
         rows[str(message.message_id)] = encode_row(message, delayed)
         written.append(message)
     if rows:
-        write(cursor, table, rows.values())
+        write(cursor, table, rows.values(), announce=getattr(broker, "announces", True))
     for message in written:
         broker.emit_after("enqueue", message, delay)
 
 
-def write(cursor: Cursor, table: QueueTable, rows: Iterable[str]) -> None:
-    """Insert rows of `encode_row`, each id at most once: one statement, no middleware."""
-    cursor.execute(_enqueue_sql(table), (f"[{','.join(rows)}]",))
+def write(cursor: Cursor, table: QueueTable, rows: Iterable[str], *, announce: bool = True) -> None:
+    """Insert rows of `encode_row`, each id at most once: one statement, no middleware.
+
+    The cursor then has one row: the transaction's id, as text, and the number of messages.
+
+    Parameters:
+      cursor: Any DB-API cursor.
+      table: Where to write.
+      rows: What to write.
+      announce: Whether to notify consumers when it commits.
+    """
+    cursor.execute(_enqueue_sql(table, announce), (f"[{','.join(rows)}]",))
 
 
 def queue_table(broker: Broker) -> QueueTable:
@@ -170,32 +187,57 @@ def encode_row(message: Message[Any] | MessageProxy, delay: float | None = None)
         raise UnstorableMessageError(
             f"actor {message.actor_name!r}: message_id {message.message_id!r} is not a UUID"
         ) from None
+    return f'{{"message":{encode_message(message)},"delay":{json.dumps(delay)}}}'
+
+
+def encode_message(message: Message[Any] | MessageProxy, *, clean: bool = False) -> str:
+    """A message as JSON in plain ASCII, which every client encoding can carry.
+
+    Parameters:
+      message: The message.
+      clean: Replace what Postgres can't store instead of raising: for what must be written whatever
+        an exception's text has put into it.
+
+    Raises:
+      UnstorableMessageError: When Postgres would refuse it.
+    """
     encoded = message.encode()
     try:
         text = encoded.decode("utf-8")
     except UnicodeDecodeError:
         text = ""
-    if not text.isascii() or not text.startswith("{") or _SUSPECT.search(text):
-        # Something to look into, or an encoder of the shop's own: from here on plain ASCII, which
-        # every client encoding can carry.
-        text = _strict_json(message.actor_name, encoded)
-    return f'{{"message":{text},"delay":{json.dumps(delay)}}}'
-
-
-def _strict_json(actor_name: str, encoded: bytes) -> str:
+    if text.isascii() and text.startswith("{") and not _SUSPECT.search(text):
+        return text
+    # Something to look into, or an encoder of the shop's own.
     try:
         fields = json.loads(encoded)
     except ValueError as error:
         raise UnstorableMessageError(
-            f"actor {actor_name!r}: the encoder doesn't write JSON, which the table needs: {error}"
+            f"actor {message.actor_name!r}: the encoder doesn't write JSON, which the table needs: "
+            f"{error}"
         ) from None
+    if clean:
+        fields = cleaned(fields)
     for path, value in _leaves(fields, ""):
         trouble = _trouble(value)
         if trouble is not None:
             raise UnstorableMessageError(
-                f"actor {actor_name!r}: {path} holds {trouble}, which Postgres can't store"
+                f"actor {message.actor_name!r}: {path} holds {trouble}, which Postgres can't store"
             )
     return json.dumps(fields, separators=(",", ":"))
+
+
+def cleaned(value: Any) -> Any:
+    """A JSON value with U+FFFD for characters, and text for numbers, that jsonb can't hold."""
+    if isinstance(value, str):
+        return _UNSTORABLE_CHARACTER.sub("\ufffd", value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {cleaned(key): cleaned(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [cleaned(child) for child in value]
+    return value
 
 
 def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
@@ -224,8 +266,9 @@ def _trouble(value: object) -> str | None:
 
 
 @cache
-def _enqueue_sql(table: QueueTable) -> str:
+def _enqueue_sql(table: QueueTable, announce: bool) -> str:
     text = resources.files("pipeline").joinpath("sql", "outbox_enqueue.sql").read_text("utf-8")
     # Comments are for readers of the file, and an odd character in them is not for the driver.
     statement = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+    statement = statement.replace("{announced}", _ANNOUNCED if announce else "count(*)")
     return statement.replace("{queue}", str(table).replace("%", "%%"))

@@ -1,8 +1,9 @@
 -- Writes any number of messages into dramatiq-pg's table, in the caller's transaction.
 --
 -- One parameter: a JSON array of {"message": <a Dramatiq message>, "delay": <milliseconds> or null}.
--- `{queue}` is the table, quoted. The only per cent sign is the parameter's, so the text suits every
--- driver of the "format" and "pyformat" styles.
+-- `{queue}` is the table, quoted; `{announced}` is `count(*)`, or the same with a pg_notify in it. The
+-- only per cent sign is the parameter's, so the text suits every driver of the "format" and
+-- "pyformat" styles.
 --
 -- Promises: each row is the one that dramatiq-pg's own enqueue writes, conflict included (a message
 -- that is enqueued again goes back to `queued` in its new queue and keeps its mtime). A delayed one
@@ -33,8 +34,6 @@ WITH enqueued AS (
 )
 
 SELECT
-    pg_notify(
-        'dramatiq.' || queue_name || '.enqueue',
-        jsonb_build_object('message_id', message_id)::text
-    )
+    pg_current_xact_id()::text,
+    {announced}
 FROM enqueued;
