@@ -4,6 +4,7 @@
 python3 dev.py demo [OPTION...]    run the whole pipeline, with a database and an inbox of its own
 python3 dev.py test [ARGUMENT...]  all checks and all tests; arguments go to pytest
 python3 dev.py quick [ARGUMENT...] the fast tests only
+python3 dev.py long [ARGUMENT...]  the tests that take minutes, which `test` leaves out
 python3 dev.py check               lint, format, types and the direction of imports
 python3 dev.py run COMMAND...      any command inside the environment
 python3 dev.py setup               only make the environment
@@ -71,7 +72,9 @@ def main(arguments: list[str]) -> int:
     if task == "check":
         return run_all(*CHECKS)
     if task == "quick":
-        return run_all((*PYTEST, "-m", "not slow", *(rest or ["tests/unit"])))
+        return run_all((*PYTEST, "-m", "not slow and not long", *(rest or ["tests/unit"])))
+    if task == "long":
+        return run_all(("pytest", "-m", "long", *rest))
     if task == "test":
         return run_all(*CHECKS, (*PYTEST, *rest))
     print(__doc__)

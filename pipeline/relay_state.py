@@ -9,9 +9,6 @@ from .database import Cursor, only_row, query
 from .settings import Settings
 from .smtp import Relay, Result
 
-#: A sender that tries a relay which was in trouble has this long before another one may.
-PROBE_HOLD = timedelta(seconds=60)
-
 
 @dataclass(frozen=True, slots=True)
 class RelayState:
@@ -31,7 +28,8 @@ class RelayState:
 
     def enter(self, cursor: Cursor) -> str:
         """May a sender talk to it: `open`, `probe` (one mail, to see whether it works), `wait`."""
-        cursor.execute(query("relay_enter"), {"name": self.name, "hold": PROBE_HOLD})
+        # Whoever tries it has a lease's time before somebody else may.
+        cursor.execute(query("relay_enter"), {"name": self.name, "hold": self.settings.lease})
         row = only_row(cursor)
         return str(row[0])
 

@@ -117,6 +117,7 @@ def claim_chunk(
     Returns:
       What was done, and the last stack that was looked at: None when there was none.
     """
+    cursor.execute(query("stack_plan"))
     cursor.execute(
         query("stack_claim"),
         {
