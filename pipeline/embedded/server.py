@@ -83,6 +83,8 @@ class EmbeddedPostgres:
                 self.create_database("pipeline")
             except BaseException:
                 self._leave()
+                with contextlib.suppress(EmbeddedPostgresError):
+                    self._stop_if_unused()
                 raise
         return self
 
@@ -196,7 +198,7 @@ class EmbeddedPostgres:
 
     def _guard(self, server: Postmaster) -> None:
         """Leave a process behind that stops the server if its users die without a word."""
-        from .guard import command
+        from .guard import command  # which needs this module
 
         guarding = command(self.folder, self.binaries, server.pid, temporary=self.temporary)
         # Without one, the next process to use the folder stops the server when it leaves.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -15,12 +16,28 @@ import pytest
 
 from pipeline.embedded import EmbeddedPostgres, EmbeddedPostgresError, binaries
 from tests.support.postgres import execute
-from tests.support.processes import exit_status, fork
+from tests.support.processes import run_python
 from tests.support.waiting import wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
+
+#: Becomes a user, and uses a server on a folder with given binaries.
+AS_NOBODY = """
+import sys
+from pathlib import Path
+import psycopg2.errors, psycopg2.sql
+import pipeline.embedded.guard
+from pipeline.embedded import EmbeddedPostgres
+from tests.support.postgres import execute
+from tests.support.processes import become
+uid, folder, binaries = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+become(uid)
+with EmbeddedPostgres(folder, fsync=False, binaries=binaries) as server:
+    assert Path(f"/proc/{server.pid}").stat().st_uid == uid
+    print(execute(server.dsn(), "SELECT 1")[0][0])
+"""
 
 
 @pytest.fixture
@@ -291,12 +308,9 @@ def test_an_ordinary_user_runs_it_as_themselves(folder: Path) -> None:
     os.chown(folder, NOBODY, NOBODY)
     reachable = reachable_binaries(folder.parent)
 
-    def work() -> None:
-        with EmbeddedPostgres(folder, fsync=False, binaries=reachable) as server:
-            assert execute(server.dsn(), "SELECT 1") == [(1,)]
-            assert Path(f"/proc/{server.pid}").stat().st_uid == NOBODY
+    done = run_python(AS_NOBODY, NOBODY, folder, reachable)
 
-    assert exit_status(fork(work, uid=NOBODY)) == 0
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     assert (folder / "data").stat().st_uid == NOBODY
 
 
@@ -308,11 +322,10 @@ def test_an_ordinary_user_is_told_whose_the_data_is(folder: Path) -> None:
     for path in (folder, folder / "start.lock", folder / "users.lock"):
         os.chown(path, NOBODY, NOBODY)
 
-    def work() -> None:
-        with pytest.raises(EmbeddedPostgresError, match=r"belongs to \w+, and you are nobody"):
-            EmbeddedPostgres(folder).start()
+    done = run_python(AS_NOBODY, NOBODY, folder, reachable_binaries(folder.parent))
 
-    assert exit_status(fork(work, uid=NOBODY)) == 0
+    assert done.returncode != 0
+    assert re.search(r"belongs to \w+, and you are nobody: run this as", done.stderr)
 
 
 def package_with_postgres() -> Path:

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-import traceback
-from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def fork(work: Callable[[], object], uid: int | None = None) -> int:
-    """Do the work in a forked child, as another user if root is asked to, and return its pid.
+def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a new process to its end, with the arguments in `sys.argv[1:]`."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
-    The child ends with status 0 if the work returns, else with 1 and a traceback. It can't
-    import what lies in folders that are closed to the user: import that before.
+
+def become(uid: int) -> None:
+    """Turn this process, if it is root's, into one of another user's.
+
+    What it needs from folders that are closed to that user it has to import before.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        if uid is not None:
-            os.setgroups([])
-            os.setgid(uid)
-            os.setuid(uid)
-        work()
-        status = 0
-    except BaseException:  # noqa: BLE001 -- it is told, and nothing may leave the child
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        os._exit(status)
-
-
-def exit_status(pid: int) -> int:
-    """Wait for a child and return its exit status; minus the signal if one killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)

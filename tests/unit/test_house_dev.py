@@ -20,11 +20,20 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.support.processes import exit_status, fork
+from tests.support.processes import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = (ROOT / "requirements.lock").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+#: Imports a `dev.py`, becomes a user, and makes the environment.
+SET_UP_AS_NOBODY = """
+import pwd, runpy, sys
+from tests.support.processes import become
+dev = runpy.run_path(sys.argv[1])
+become(int(sys.argv[2]))
+dev["set_up"]()
+"""
 
 
 @pytest.fixture
@@ -71,15 +80,12 @@ def test_a_python_without_venv_is_told_what_to_install(checkout: Path) -> None:
 
 def test_an_unwritable_checkout_is_explained(checkout: Path) -> None:
     """An ordinary user in somebody else's checkout is told whose it is and what to do."""
-    module = load(checkout)
     checkout.chmod(0o555)
 
-    def work() -> None:
-        with pytest.raises(SystemExit, match="clone the repository into a folder of your own"):
-            module.set_up()
+    done = run_python(SET_UP_AS_NOBODY, checkout / "dev.py", pwd.getpwnam("nobody").pw_uid)
 
-    uid = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
-    assert exit_status(fork(work, uid)) == 0
+    assert done.returncode != 0
+    assert "clone the repository into a folder of your own" in done.stderr
     checkout.chmod(0o755)
     assert not (checkout / ".venv").exists()
 
