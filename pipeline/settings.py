@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .addresses import mailbox
-from .relay import Relay
+from .smtp.relay import Relay
 
 #: What a duration may end in, in seconds.
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

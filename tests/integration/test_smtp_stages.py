@@ -9,8 +9,8 @@ import time
 import pytest
 
 from pipeline.smtp import Outcome, Reply, Result, Scope, Stage
-from pipeline.transaction import StoppedError, Transaction
-from pipeline.wire import Wire
+from pipeline.smtp.transaction import StoppedError, Transaction
+from pipeline.smtp.wire import Wire
 from tests.support.smtp_client import CONTENT, QUICK, Stopwatch, send, send_once, session
 from tests.support.smtp_rules import Stage as ServerStage
 from tests.support.smtp_server import Rule, ScriptedServer

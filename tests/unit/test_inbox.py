@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.inbox.mailbox import Mailbox
 from pipeline.inbox.reading import decoded, header, header_text, read
 from pipeline.inbox.receiving import LINE_LIMIT, ReceivingProtocol
-from pipeline.wire import on_the_wire
+from pipeline.smtp.wire import on_the_wire
 
 
 def mail(number: int, size: int = 0) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.relay import Relay, Timeouts
+from pipeline.smtp.relay import Relay, Timeouts
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pipeline.richtext import READ_LIMIT, mentioned_ids, parse, plain
+from pipeline.digest.richtext import READ_LIMIT, mentioned_ids, parse, plain
 from tests.support.digests import Page
 
 ALLOWED = {

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.handshake import HandshakeError, open_wire, tls_context
-from pipeline.relay import Relay, Timeouts
 from pipeline.replies import Outcome, Reply, Scope, Stage, classify, storable
-from pipeline.transaction import StoppedError, Transaction, check_envelope
-from pipeline.wire import Wire, WireError
+from pipeline.smtp.handshake import HandshakeError, open_wire, tls_context
+from pipeline.smtp.relay import Relay, Timeouts
+from pipeline.smtp.transaction import StoppedError, Transaction, check_envelope
+from pipeline.smtp.wire import Wire, WireError
 
 __all__ = ["Outcome", "Relay", "Reply", "Result", "Scope", "Session", "Stage", "Timeouts"]
 

@@ -7,9 +7,9 @@ import hmac
 import ssl
 from collections.abc import Callable
 
-from pipeline.relay import Relay
 from pipeline.replies import Reply
-from pipeline.wire import Wire, WireError
+from pipeline.smtp.relay import Relay
+from pipeline.smtp.wire import Wire, WireError
 
 __all__ = ["HandshakeError", "open_wire", "tls_context"]
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .cleaning import clean_line, safe_link
+from pipeline.cleaning import clean_line, safe_link
+
 from .items import Change, Collection, Event, Item, Named, Passage
 
 #: How many things that were added or removed are named.

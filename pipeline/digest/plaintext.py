@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .cleaning import ELLIPSIS
+from pipeline.cleaning import ELLIPSIS
+
 from .tokens import BLOCKS, Token
 
 

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterable
 from email.headerregistry import Address
 
-from .addresses import Mailbox
+from pipeline.addresses import Mailbox
 
 #: Bytes of UTF-8 in one encoded word: with its frame it stays below 75 characters.
 _WORD_BYTES = 42

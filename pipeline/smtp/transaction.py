@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from pipeline.relay import Timeouts
 from pipeline.replies import Outcome, Reply, Scope, Stage, Verdict
-from pipeline.wire import Wire, WireError, WriteError, on_the_wire
+from pipeline.smtp.relay import Timeouts
+from pipeline.smtp.wire import Wire, WireError, WriteError, on_the_wire
 
 __all__ = ["StoppedError", "Transaction", "check_envelope"]
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
+from pipeline.cleaning import as_name, clean_line, safe_link
+
 from .activity import Activity, Notification, read
-from .cleaning import as_name, clean_line, safe_link
 from .items import Effect, Item, Named, Passage
 from .net_effect import fold
 from .richtext import mentioned_ids, parse

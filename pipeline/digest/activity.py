@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from .cleaning import as_name, clean_line, describe, identifier
+from pipeline.cleaning import as_name, clean_line, describe, identifier
 
 #: The keys that make an object an activity, in the full and in the plain form.
 _TELLING = frozenset(

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pipeline.cleaning import ELLIPSIS
+
 from . import wording
 from .activity import Activity
-from .cleaning import ELLIPSIS
 from .items import Collection, Effect, Event, Named
 from .richtext import plain
 

@@ -10,11 +10,12 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 from markupsafe import Markup
 
-from . import mime, wording
-from .addresses import InvalidAddress, Mailbox, address, mailbox
-from .cleaning import as_name, clean_line, clip
-from .digest import Digest, Entity
-from .items import Item, Passage
+from pipeline.addresses import InvalidAddress, Mailbox, address, mailbox
+from pipeline.cleaning import as_name, clean_line, clip
+from pipeline.digest import Digest, Entity, wording
+from pipeline.digest.items import Item, Passage
+
+from . import mime
 from .zones import format_time, zone
 
 SUBJECT_LIMIT = 150

@@ -13,8 +13,9 @@ from html.parser import HTMLParser
 
 import nh3
 
+from pipeline.cleaning import ELLIPSIS, as_name, clean_line, clean_text, identifier, safe_link
+
 from . import plaintext
-from .cleaning import ELLIPSIS, as_name, clean_line, clean_text, identifier, safe_link
 from .tokens import BLOCKS, Token
 
 #: How much of a comment is looked at, in characters of its HTML. Bounds time and memory.
