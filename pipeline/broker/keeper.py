@@ -227,12 +227,17 @@ class Keeper:
         return session
 
     def _lose_session(self, error: BaseException) -> None:
-        self._end_session()
-        logger.warning(
-            "lost the consumers' session, with %d messages in hand; reconnecting: %s",
-            len(self._hand.held),
-            str(error).strip(),
-        )
+        if self._session is None:
+            is_first = self._reconnect_after == RECONNECT_FIRST
+            level = logging.WARNING if is_first else logging.INFO
+            logger.log(level, "can't reach Postgres, trying again: %s", str(error).strip())
+        else:
+            self._end_session()
+            logger.warning(
+                "lost the consumers' session, with %d messages in hand; reconnecting: %s",
+                len(self._hand.held),
+                str(error).strip(),
+            )
         time.sleep(self._reconnect_after * random.uniform(0.5, 1.0))
         self._reconnect_after = min(self._reconnect_after * 2, RECONNECT_MOST)
 
