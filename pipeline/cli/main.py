@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from .demo import demo
 from .errors import explained
 from .init import init
 from .processes import scheduler, worker
@@ -55,7 +56,7 @@ def cli() -> None:
     """
 
 
-for command in (init, worker, scheduler, stack, status):
+for command in (demo, init, worker, scheduler, stack, status):
     cli.add_command(command)
 
 

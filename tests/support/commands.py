@@ -63,17 +63,23 @@ class Running:
     """A command as a process of its own, in a session of its own, its talk in a file.
 
     Parameters:
-      log: Where stdout and stderr go.
+      log: Where stderr goes, and stdout unless there is an `out`.
     """
 
-    def __init__(self, log: Path, *arguments: str, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *arguments: str,
+        environment: dict[str, str],
+        out: Path | None = None,
+    ) -> None:
         self.log = log
-        with log.open("ab") as stream:
+        with log.open("ab") as stream, (out or log).open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pipeline", *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=stream,
+                stdout=output,
                 stderr=stream,
                 start_new_session=True,
             )
@@ -109,9 +115,11 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(log: Path, *arguments: str, environment: dict[str, str]) -> Iterator[Running]:
+def running(
+    log: Path, *arguments: str, environment: dict[str, str], out: Path | None = None
+) -> Iterator[Running]:
     """A command that runs as long as the block, unless it has ended before."""
-    command = Running(log, *arguments, environment=environment)
+    command = Running(log, *arguments, environment=environment, out=out)
     try:
         yield command
     finally:
