@@ -8,6 +8,7 @@ from typing import Any
 
 import dramatiq
 from dramatiq import Broker, MessageProxy, Middleware, Worker
+from dramatiq_pg import PostgresBroker
 
 from .database import connect, query, transaction
 from .doorbells import QUEUE, SEND, STACK, Doorbells
@@ -18,14 +19,16 @@ from .stacking import Pass, run_pass
 
 logger = logging.getLogger(__name__)
 
-#: What our actors ask of the broker's middleware, where the broker has it. A sender looks after its
+#: What our actors ask of the middleware that a broker has or may get. A sender looks after its
 #: own time and its own stopping: an exception thrown into its thread could fall between the
 #: server's 250 and the commit. Nothing is retried by Dramatiq: what is owed stands in the tables.
 ACTOR_OPTIONS: dict[str, Any] = {
     "max_retries": 0,
+    "retry_when": None,
     "time_limit": float("inf"),
     "notify_shutdown": False,
     "max_age": None,
+    "store_results": False,
 }
 
 
@@ -53,6 +56,10 @@ class Answering(Middleware):
 
     def after_worker_boot(self, broker: Broker, worker: Worker) -> None:
         self.is_stopping.clear()
+        _warn_of_small_pool(broker, worker)
+        if worker.consumer_whitelist and QUEUE not in worker.consumer_whitelist:
+            # It was started for other queues only and will never hear of us.
+            return
         self._presence = Presence(self.url, "worker")
         self._presence.start()
 
@@ -65,25 +72,53 @@ class Answering(Middleware):
             self._presence = None
 
 
+def _warn_of_small_pool(broker: Broker, worker: Worker) -> None:
+    """dramatiq-pg takes its connections from one pool. When that is exhausted, messages that were
+    run are not acknowledged, run again, and stay counted against their consumer until it stops.
+    """
+    has = getattr(getattr(broker, "pool", None), "maxconn", None)
+    # Each consumer listens on one connection and claims on another; each thread acknowledges.
+    wants = 2 * len(worker.consumers) + worker.worker_threads
+    # A broker with a consumer of its own has a budget of its own.
+    is_stock = getattr(type(broker), "consume", None) is PostgresBroker.consume
+    if is_stock and has is not None and has < wants:
+        logger.warning(
+            "The broker's pool has %d connections, and this worker may want %d at once: 2 for each "
+            "of its %d consumers (two a queue) and one for each of its %d threads. Without them "
+            "messages run again, or are not run any more. Add ?maxconn=%d to the broker's URL, or "
+            "have it run fewer queues or threads.",
+            has,
+            wants,
+            len(worker.consumers),
+            worker.worker_threads,
+            wants,
+        )
+
+
 class Actors:
     """Our actors on one broker.
 
     Parameters:
       broker: Any broker on dramatiq-pg's table; other actors of its are left alone.
       url: The database.
+
+    Raises:
+      ValueError: When the broker has such actors already.
     """
 
     def __init__(self, broker: Broker, url: str, settings: Settings, doorbells: Doorbells) -> None:
         self.url = url
         self.settings = settings
         self.doorbells = doorbells
+        if STACK in broker.get_declared_actors():
+            raise ValueError("this broker has a pipeline's actors already: one is enough")
         self.answering = Answering(url)
         broker.add_middleware(self.answering)
-        options = {
-            name: value for name, value in ACTOR_OPTIONS.items() if name in broker.actor_options
-        }
         for name, function in ((STACK, self.stack), (SEND, self.send)):
-            dramatiq.actor(function, broker=broker, actor_name=name, queue_name=QUEUE, **options)
+            actor = dramatiq.actor(function, broker=broker, actor_name=name, queue_name=QUEUE)
+            # Not handed to the decorator, which refuses options of middleware that isn't there: a
+            # shop may have none of it, or add it later.
+            actor.options.update(ACTOR_OPTIONS)
 
     def stack(self) -> None:
         """Run the pass that is owed: of everything after a tick, else of what is urgent."""

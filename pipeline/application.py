@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import Any
 
 from apscheduler.schedulers.base import BaseScheduler
@@ -10,9 +12,12 @@ from dramatiq import Broker
 from .actors import Actors
 from .database import Connection, connect
 from .doorbells import Doorbells
+from .outbox import queue_table
 from .scheduling import Schedule
 from .settings import Settings
 from .stacking import Pass, run_pass
+
+logger = logging.getLogger(__name__)
 
 
 class Pipeline:
@@ -29,12 +34,14 @@ class Pipeline:
     Raises:
       SettingError: When a setting can't be used, or no database is named.
       TypeError: When the broker doesn't keep its messages in dramatiq-pg's table.
+      ValueError: When it has a pipeline's actors already.
     """
 
     def __init__(self, broker: Broker, settings: Settings | None = None) -> None:
+        settings = Settings.load() if settings is None else settings
         self.broker = broker
-        self.settings = Settings.load() if settings is None else settings
-        self.url = self.settings.url
+        self.settings = _with_queue_of(broker, settings)
+        self.url = settings.url
         self.doorbells = Doorbells(broker, senders=self.settings.senders)
         self.actors = Actors(broker, self.url, self.settings, self.doorbells)
 
@@ -61,3 +68,19 @@ class Pipeline:
             return run_pass(connection, self.settings, self.doorbells, **options)
         finally:
             connection.close()
+
+
+def _with_queue_of(broker: Broker, settings: Settings) -> Settings:
+    """The settings with the broker's own schema and prefix."""
+    table = queue_table(broker)
+    prefix = table.name.removesuffix("queue")
+    if (settings.queue_schema, settings.queue_prefix) == (table.schema, prefix):
+        return settings
+    logger.warning(
+        "The broker keeps its messages in %s, which is used here. Commands, and a scheduler of its "
+        "own, would look elsewhere: set PIPELINE_QUEUE_SCHEMA=%s and PIPELINE_QUEUE_PREFIX=%s.",
+        table,
+        table.schema,
+        prefix,
+    )
+    return replace(settings, queue_schema=table.schema, queue_prefix=prefix)

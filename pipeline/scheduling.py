@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import psycopg2
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.base import BaseScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
@@ -23,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 #: The clock is looked at this often at least, however long the interval between ticks is.
 LOOK_EVERY = timedelta(seconds=1)
+
+#: What our executor and our job store are called.
+ALIAS = "pipeline"
 
 #: Finished work is purged this often.
 PURGE_EVERY = timedelta(minutes=10)
@@ -42,7 +48,15 @@ class Schedule:
         self._connections: dict[str, Connection] = {}
 
     def add_jobs(self, scheduler: BaseScheduler) -> None:
-        """Add the jobs. A run that is late is run all the same, once."""
+        """Add the jobs. A run that is late is run all the same, once.
+
+        They have threads and a store of their own: the scheduler's may be busy with other jobs, run
+        them in other processes, or keep them in a database, which these can't be written to.
+        """
+        with suppress(ValueError):  # they are there already
+            scheduler.add_executor(ThreadPoolExecutor(max_workers=3), ALIAS)
+        with suppress(ValueError):
+            scheduler.add_jobstore(MemoryJobStore(), ALIAS)
         for name, job, interval in (
             ("tick", self.tick, min(self.settings.stack_every, LOOK_EVERY)),
             ("recover", self.recover, self.settings.recover_every),
@@ -53,6 +67,8 @@ class Schedule:
                 IntervalTrigger(seconds=interval.total_seconds(), timezone="UTC"),
                 next_run_time=datetime.now(UTC),
                 id=f"pipeline.{name}",
+                executor=ALIAS,
+                jobstore=ALIAS,
                 coalesce=True,
                 max_instances=1,
                 misfire_grace_time=None,
