@@ -241,7 +241,7 @@ COMMENT ON TABLE pipeline.doorbell IS 'Our own Dramatiq messages: what they say 
 COMMENT ON COLUMN pipeline.doorbell.message_id IS 'Dramatiq''s message id.';
 COMMENT ON COLUMN pipeline.doorbell.actor IS 'Who is called: pipeline.stack or pipeline.send.';
 COMMENT ON COLUMN pipeline.doorbell.rung_at IS 'When it was last rung.';
-COMMENT ON COLUMN pipeline.doorbell.answered_at IS 'When a worker began to answer it.';
+COMMENT ON COLUMN pipeline.doorbell.answered_at IS 'When a worker began to answer it, or last showed that it is still at it.';
 COMMENT ON COLUMN pipeline.doorbell.over_at IS 'When the answer was over, or nobody was left to give one.';
 
 CREATE TABLE IF NOT EXISTS pipeline.sender (

@@ -128,7 +128,7 @@ class Actors:
             with transaction(connection) as cursor:
                 self.doorbells.answer(cursor, message_id)
             try:
-                done = self._run_owed_pass(connection)
+                done = self._run_owed_pass(connection, message_id)
             finally:
                 if not connection.closed:
                     with transaction(connection) as cursor:
@@ -143,7 +143,11 @@ class Actors:
                 done.joined_count,
             )
 
-    def _run_owed_pass(self, connection: Any) -> Pass:
+    def _run_owed_pass(self, connection: Any, message_id: str | None) -> Pass:
+        def show_life(_: Pass) -> None:
+            with transaction(connection) as cursor:
+                self.doorbells.answer(cursor, message_id)
+
         with transaction(connection) as cursor:
             cursor.execute(query("ticks_owed"), {"schedule": "stack"})
             row = cursor.fetchone()
@@ -154,6 +158,7 @@ class Actors:
             self.doorbells,
             urgent_only=slot is None,
             should_stop=self.answering.is_stopping.is_set,
+            on_chunk=show_life,
         )
         if slot is not None and not self.answering.is_stopping.is_set():
             with transaction(connection) as cursor:

@@ -23,6 +23,10 @@ SCHEMA_VERSION = 1
 #: No statement of ours may run longer than this, in seconds.
 STATEMENT_TIMEOUT = 120
 
+#: No transaction of ours may stand idle for longer than this, in seconds: a process that is frozen,
+#: or out of reach, must not keep its locks from the others. The database ends its session.
+IDLE_TIMEOUT = 10.0
+
 #: What libpq is told, unless the URL says otherwise: notice within seconds that the server is gone.
 CONNECTION_DEFAULTS = {
     "connect_timeout": "10",
@@ -84,13 +88,18 @@ def only_row(cursor: Cursor) -> tuple[Any, ...]:
 
 @contextmanager
 def transaction(connection: Connection) -> Iterator[Cursor]:
-    """One transaction, READ COMMITTED, with a bound on each statement's time.
+    """One transaction, READ COMMITTED, with bounds on each statement's time and between them.
 
     It commits when the block ends and rolls back when it raises. A commit that raises may have
     succeeded all the same: whatever runs in here must be safe to be asked again.
     """
     with connection.cursor() as cursor:
-        cursor.execute(f"BEGIN; SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}s'")
+        # The isolation is said, since a database or a role may have another default.
+        cursor.execute(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
+            f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}s'; "
+            f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT * 1000:.0f}ms'"
+        )
         try:
             yield cursor
         except BaseException:

@@ -26,6 +26,9 @@ SEND = "pipeline.send"
 #: After this time without an answer a doorbell is notified again.
 PATIENCE = timedelta(seconds=5)
 
+#: A doorbell that a worker has fetched is counted on for this long without a sign of life.
+SILENCE = timedelta(minutes=1)
+
 
 class Doorbells:
     """Rings for the actors of one installation.
@@ -78,13 +81,14 @@ class Doorbells:
 
     def _live_count(self, cursor: Cursor, actor: str) -> int:
         cursor.execute(
-            self._with_queue("doorbells_live"), {"actor": actor, "counts_senders": actor == SEND}
+            self._with_queue("doorbells_live"),
+            {"actor": actor, "counts_senders": actor == SEND, "silence": SILENCE},
         )
         row = only_row(cursor)
         return int(row[0])
 
     def answer(self, cursor: Cursor, message_id: str | None) -> None:
-        """A worker begins to answer this message."""
+        """A worker begins to answer this message, or shows that it is still at it."""
         cursor.execute(query("doorbell_answer"), {"message_id": message_id})
 
     def over(self, cursor: Cursor, message_id: str | None) -> None:

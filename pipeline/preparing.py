@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
-from .database import Connection, Cursor, only_row, query
+from .database import Connection, Cursor, only_row, query, transaction
 from .digest import Entity, Notification, make_digest, people_named
 from .rendering import Mail, Recipient, render
 from .settings import Settings
@@ -52,8 +52,8 @@ def prepare(
     Raises:
       rendering.InvalidAddress: When mail can't be addressed to its recipient.
     """
-    # Each statement by itself: nothing is held, and what it shows is what is there now.
-    with connection.cursor() as cursor:
+    # A transaction for its bounds on time: recipient and entity may be views of anything.
+    with transaction(connection) as cursor:
         stack = read_stack(
             cursor,
             delivery_id=delivery_id,

@@ -19,6 +19,8 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
+import psycopg2
+
 from . import delivery
 from .database import Connection, query, transaction
 from .doorbells import Doorbells
@@ -48,40 +50,68 @@ class Recovery:
     doorbells: Doorbells
 
     def run(self) -> None:
-        """One round of all of it, each step in transactions of its own."""
-        self.give_up_silent()
-        self.declare_uncertain()
-        self.decide_uncertain()
-        self.requeue_deferred()
-        self.expire()
-        self.ring()
+        """One round of all of it, each step in transactions of its own.
+
+        Raises:
+          psycopg2.Error: The first that went wrong, after the other steps.
+        """
+        failures: list[psycopg2.Error] = []
+        for step in (
+            self.give_up_silent,
+            self.declare_uncertain,
+            self.decide_uncertain,
+            self.requeue_deferred,
+            self.expire,
+            self.ring,
+        ):
+            try:
+                step()
+            except psycopg2.Error as error:
+                if self.connection.closed:
+                    raise
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def give_up_silent(self) -> int:
         """Deliveries whose sender fell silent before the dot go back to the queue.
 
         Returns:
           How many.
+
+        Raises:
+          psycopg2.Error: The first that went wrong, after the other deliveries.
         """
         with transaction(self.connection) as cursor:
             silent = delivery.silent(cursor, limit=BATCH)
         count = 0
+        failures: list[psycopg2.Error] = []
         for claimed in silent:
             # The first time at once; one that keeps killing its senders must not keep them busy.
             delay = timedelta(0)
             if claimed.attempt_count > 1:
                 delay = retry_delay(claimed.attempt_count - 1, self.settings)
-            if delivery.give_up(
-                self.connection,
-                claimed,
-                max_attempts=self.settings.max_attempts,
-                delay=delay,
-            ):
+            try:
+                is_taken = delivery.give_up(
+                    self.connection,
+                    claimed,
+                    max_attempts=self.settings.max_attempts,
+                    delay=delay,
+                )
+            except psycopg2.Error as error:
+                if self.connection.closed:
+                    raise
+                failures.append(error)
+                continue
+            if is_taken:
                 count += 1
                 logger.warning(
                     "Delivery %s: its sender fell silent before the final dot (attempt %d).",
                     claimed.id,
                     claimed.attempt_count,
                 )
+        if failures:
+            raise failures[0]
         return count
 
     def declare_uncertain(self) -> int:

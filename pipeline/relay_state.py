@@ -9,6 +9,9 @@ from .database import Cursor, only_row, query
 from .settings import Settings
 from .smtp import Relay, Result
 
+#: Mail that has waited for this long is not about to be taken by a sender that is at work.
+PATIENCE = timedelta(seconds=5)
+
 
 @dataclass(frozen=True, slots=True)
 class RelayState:
@@ -67,11 +70,11 @@ class RelayState:
         settings = self.settings
         cursor.execute(query("relay_state"), {"name": self.name})
         row = cursor.fetchone()
-        limit = settings.senders * settings.chunk
-        if row is not None and row[0]:
-            if not row[1]:
-                return 0
-            limit = 1
-        cursor.execute(query("delivery_waiting"), {"limit": limit})
-        waiting = only_row(cursor)
-        return -(-int(waiting[0]) // settings.chunk)
+        on_trial = row is not None and row[0]
+        if row is not None and on_trial and not row[1]:
+            return 0
+        limit = 1 if on_trial else settings.senders * settings.chunk
+        cursor.execute(query("delivery_waiting"), {"limit": limit, "patience": PATIENCE})
+        due, busy = only_row(cursor)
+        useful = -(-int(due) // settings.chunk)
+        return useful if on_trial else useful + int(busy)

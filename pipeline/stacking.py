@@ -22,9 +22,8 @@ logger = logging.getLogger(__name__)
 #: How often a chunk is asked again when another pass got in between.
 TRIES = 5
 
-#: Before the first stack: no receiver has an empty id.
+#: A stack: receiver, kind of the item, the item.
 Key = tuple[str, str, str]
-START: Key = ("", "", "")
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ def run_pass(
       What was done; what is committed stays so when a later chunk raises.
     """
     done = Pass()
-    after = START
+    after: Key | None = None
     while not should_stop():
         following = _retry_chunk(connection, settings, doorbells, urgent_only, after, done)
         if following is None:
@@ -82,7 +81,7 @@ def _retry_chunk(
     settings: Settings,
     doorbells: Doorbells,
     urgent_only: bool,
-    after: Key,
+    after: Key | None,
     done: Pass,
 ) -> Key | None:
     for attempt in range(1, TRIES + 1):
@@ -110,21 +109,30 @@ def _retry_chunk(
 
 
 def claim_chunk(
-    cursor: Cursor, settings: Settings, doorbells: Doorbells, *, urgent_only: bool, after: Key
+    cursor: Cursor,
+    settings: Settings,
+    doorbells: Doorbells,
+    *,
+    urgent_only: bool,
+    after: Key | None,
 ) -> tuple[Pass, Key | None]:
-    """Claim the next stacks after `after` in the cursor's transaction, and ring for them.
+    """Claim the next stacks after `after` (None: the first), and ring for them.
+
+    All in the cursor's transaction.
 
     Returns:
       What was done, and the last stack that was looked at: None when there was none.
     """
     cursor.execute(query("stack_plan"))
+    receiver_id, entity_name, entity_identifier = after or ("", "", "")
     cursor.execute(
         query("stack_claim"),
         {
             "urgent_only": urgent_only,
-            "receiver_id": after[0],
-            "entity_name": after[1],
-            "entity_identifier": after[2],
+            "from_start": after is None,
+            "receiver_id": receiver_id,
+            "entity_name": entity_name,
+            "entity_identifier": entity_identifier,
             "stack_limit": settings.stack_limit,
             "row_limit": settings.row_limit,
             "domain": settings.domain,

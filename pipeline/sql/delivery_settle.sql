@@ -5,6 +5,7 @@
 -- put back is still settled by the one who knows better, until a new claim gives it a new token.
 -- If it has been taken on, a late acceptance leaves the attempt `uncertain`, which explains the
 -- second copy; a late refusal is known to have made no copy and is written as what it was.
+-- The delivery is locked before its attempt, as everywhere: that is what `known` is counted for.
 -- By primary key; the notifications by email_notification_log_delivery.
 WITH settled AS (
     UPDATE pipeline.delivery
@@ -30,6 +31,9 @@ told AS (
     SET sent_at = now()
     FROM settled
     WHERE email_notification_log.delivery_id = settled.id AND settled.state = 'sent'
+),
+known AS MATERIALIZED (
+    SELECT count(*) > 0 AS is_settled FROM settled
 )
 UPDATE pipeline.delivery_attempt
 SET finished_at = coalesce(finished_at, clock_timestamp()),
@@ -40,9 +44,10 @@ SET finished_at = coalesce(finished_at, clock_timestamp()),
     error = %(error)s,
     given_up_at = NULL,
     outcome = CASE
-        WHEN %(outcome)s = 'sent' AND outcome = 'uncertain' AND NOT EXISTS (SELECT FROM settled)
+        WHEN %(outcome)s = 'sent' AND outcome = 'uncertain' AND NOT known.is_settled
             THEN 'uncertain'
         ELSE %(outcome)s
     END
+FROM known
 WHERE delivery_id = %(id)s AND attempt_token = %(token)s
-RETURNING EXISTS (SELECT FROM settled);
+RETURNING known.is_settled;

@@ -1,4 +1,4 @@
--- A worker begins to answer; a message that comes again finds nothing to do here. By primary key.
+-- A worker begins to answer, or shows that it is still at it. By primary key.
 UPDATE pipeline.doorbell
-SET answered_at = coalesce(answered_at, clock_timestamp())
+SET answered_at = clock_timestamp()
 WHERE message_id = %(message_id)s;

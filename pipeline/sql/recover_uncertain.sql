@@ -22,8 +22,10 @@ SET state = CASE
         ELSE 'sent again, ' || coalesce(reason, '')
     END,
     next_attempt_at = now() + CASE
-        WHEN uncertain_count > 1 THEN least(
-            %(retry_cap)s, %(retry_base)s * power(%(growth)s, least(uncertain_count - 2, 20)))
+        -- The factor is capped, not the product: an interval overflows early.
+        WHEN uncertain_count > 1 THEN %(retry_base)s * least(
+            extract(epoch FROM %(retry_cap)s) / extract(epoch FROM %(retry_base)s),
+            power(%(growth)s, least(uncertain_count - 2, 40)))::double precision
         ELSE interval '0'
     END,
     updated_at = now()

@@ -5,8 +5,9 @@ VALUES (%(name)s, 1, now() + %(pause)s, %(reason)s, %(smtp_code)s)
 ON CONFLICT (name) DO UPDATE
 SET failure_count = known.failure_count + (known.failure_count = 0 OR %(is_probe)s)::int,
     retry_at = CASE
-        WHEN known.failure_count = 0 OR %(is_probe)s THEN now() + least(
-            %(pause_cap)s, %(pause)s * power(2, least(known.failure_count, 20)))
+        WHEN known.failure_count = 0 OR %(is_probe)s THEN now() + %(pause)s * least(
+            extract(epoch FROM %(pause_cap)s) / extract(epoch FROM %(pause)s),
+            power(2, least(known.failure_count, 40)))::double precision
         ELSE known.retry_at
     END,
     reason = excluded.reason,

@@ -15,8 +15,11 @@ WITH grouped AS (
         FROM pipeline.email_notification_log
         WHERE processed_at IS NULL
             AND NOT %(urgent_only)s
-            AND (receiver_id, entity_name, entity_identifier)
-                > (%(receiver_id)s, %(entity_name)s, %(entity_identifier)s)
+            AND (
+                %(from_start)s
+                OR (receiver_id, entity_name, entity_identifier)
+                    > (%(receiver_id)s, %(entity_name)s, %(entity_identifier)s)
+            )
         GROUP BY receiver_id, entity_name, entity_identifier
         ORDER BY receiver_id, entity_name, entity_identifier
         LIMIT %(stack_limit)s
@@ -27,8 +30,11 @@ WITH grouped AS (
         FROM pipeline.email_notification_log
         WHERE processed_at IS NULL AND urgent
             AND %(urgent_only)s
-            AND (receiver_id, entity_name, entity_identifier)
-                > (%(receiver_id)s, %(entity_name)s, %(entity_identifier)s)
+            AND (
+                %(from_start)s
+                OR (receiver_id, entity_name, entity_identifier)
+                    > (%(receiver_id)s, %(entity_name)s, %(entity_identifier)s)
+            )
         GROUP BY receiver_id, entity_name, entity_identifier
         ORDER BY receiver_id, entity_name, entity_identifier
         LIMIT %(stack_limit)s

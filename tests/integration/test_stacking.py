@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipeline.database import transaction
-from pipeline.stacking import START, claim_chunk, run_pass
+from pipeline.stacking import claim_chunk, run_pass
 from tests.support.installation import Installation
 
 
@@ -110,7 +110,7 @@ def test_D10_a_stacker_that_dies_before_its_commit_leaves_nothing(
                 installation.settings,
                 installation.doorbells,
                 urgent_only=False,
-                after=START,
+                after=None,
             )
             assert (done.claimed_count, done.message_count) == (5, 1)
             raise RuntimeError("dies")
