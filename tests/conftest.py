@@ -25,6 +25,12 @@ def _no_settings_from_outside() -> None:
         del os.environ[name]
 
 
+@pytest.fixture(autouse=True)
+def _no_global_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test find the global broker of another one that ran before it."""
+    monkeypatch.setattr("dramatiq.broker.global_broker", None)
+
+
 @pytest.fixture(scope="session")
 def postgres(testrun_uid: str) -> Iterator[EmbeddedPostgres]:
     """A Postgres that all processes of a test run share, gone with the last of them.

@@ -9,21 +9,32 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
 @contextmanager
-def starting(folder: Path) -> Iterator[None]:
+def starting(folder: Path, make: Callable[[], None] | None = None) -> Iterator[None]:
     """Be the only one who starts or stops the folder's server.
 
+    Parameters:
+      make: makes the folder. Only who starts a server has it made: for others, that it isn't
+        there means that somebody who stopped the server is removing it.
+
     Raises:
-      FileNotFoundError: there is no such folder.
+      FileNotFoundError: there is no such folder, or nothing was ever started in it.
     """
     path = folder / "start.lock"
     while True:
-        descriptor = _open(path)
+        if make is not None:
+            make()
+        try:
+            descriptor = _open(path, create=make is not None)
+        except FileNotFoundError:
+            if make is None:
+                raise
+            continue  # it was removed the moment it had been made
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_still(path, descriptor):
@@ -36,14 +47,17 @@ def starting(folder: Path) -> Iterator[None]:
 
 def use(folder: Path) -> int:
     """Count as a user of the server until the returned descriptor is closed."""
-    descriptor = _open(folder / "users.lock")
+    descriptor = _open(folder / "users.lock", create=True)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
 
 def is_unused(folder: Path) -> bool:
     """Tell whether no process uses the server. Ask while `starting`, or the answer is stale."""
-    descriptor = _open(folder / "users.lock")
+    try:
+        descriptor = _open(folder / "users.lock", create=False)
+    except FileNotFoundError:
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -53,8 +67,8 @@ def is_unused(folder: Path) -> bool:
     return True
 
 
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def _open(path: Path, *, create: bool) -> int:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

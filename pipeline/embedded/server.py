@@ -71,8 +71,7 @@ class EmbeddedPostgres:
         Raises:
           EmbeddedPostgresError: the text says why and what to do.
         """
-        self._make_folder()
-        with locks.starting(self.folder):
+        with locks.starting(self.folder, self._make_folder):
             if self._joined is None:
                 self._joined = locks.use(self.folder)
             try:

@@ -167,3 +167,24 @@ def test_a_server_that_was_killed_is_there_for_the_next_process(data: Path) -> N
     second.leave()
     first.leave()
     assert server_on(data).pid is None
+
+
+#: Starts and leaves a temporary server, again and again.
+COMER_AND_GOER = """
+import sys
+from pipeline.embedded import EmbeddedPostgres
+for _ in range(4):
+    with EmbeddedPostgres(sys.argv[1], temporary=True, fsync=False) as server:
+        server.create_database("mine")
+"""
+
+
+def test_a_temporary_folder_may_go_while_another_process_comes(data: Path) -> None:
+    """Of processes that come and go, each has a server, and none is left with the folder."""
+    folder = data / "temporary"
+    comers = [
+        subprocess.Popen([sys.executable, "-c", COMER_AND_GOER, folder], cwd=ROOT) for _ in range(3)
+    ]
+
+    assert [comer.wait(100) for comer in comers] == [0, 0, 0]
+    assert not folder.exists()
