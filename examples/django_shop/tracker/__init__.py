@@ -1,0 +1,1 @@
+"""A tracker on Django whose mail goes through the pipeline."""
