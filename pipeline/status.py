@@ -16,24 +16,7 @@ from .outbox import QueueTable
 from .presence import INTERVAL
 from .settings import Settings
 from .smtp import Relay
-
-#: The states of a delivery, in the order of its life.
-STATES = (
-    "queued",
-    "sending",
-    "transmitting",
-    "deferred",
-    "uncertain",
-    "held",
-    "sent",
-    "failed",
-    "suppressed",
-    "skipped",
-    "cancelled",
-)
-
-#: States that nothing follows, unless an operator wants it.
-FINAL_STATES = ("sent", "failed", "suppressed", "skipped", "cancelled")
+from .states import STATES
 
 #: A worker or scheduler that was not seen for so long is not there.
 GONE_AFTER = timedelta(seconds=3 * INTERVAL)

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 
 import click
 
+from .deliveries import deliveries
 from .demo import demo
 from .errors import explained
 from .init import init
+from .operations import cancel, release, retry
 from .processes import scheduler, worker
+from .show import show
 from .stack import stack
 from .status import status
 
@@ -56,8 +59,12 @@ def cli() -> None:
     """
 
 
-for command in (demo, init, worker, scheduler, stack, status):
+for command in (deliveries, demo, init, scheduler, stack, status, worker):
     cli.add_command(command)
+
+
+for command in (show, retry, release, cancel):
+    deliveries.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

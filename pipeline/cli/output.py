@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+#: A column is not cut to less than this.
+NARROWEST = 12
 
 #: Colours of the states of a delivery and of the levels of a finding.
 STYLES = {
@@ -67,39 +71,63 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"not for JSON: {value!r}")
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows in columns: a table on a terminal, else aligned text that is never cut or wrapped.
+def print_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    cut: Sequence[str] = (),
+    drop: Sequence[str] = (),
+) -> None:
+    """Print rows in columns, a line each. Only a terminal that is too narrow gets less than all.
 
     A cell that is one of the known states or levels gets its colour.
+
+    Parameters:
+      cut: Columns that may be cut off, with an ellipsis.
+      drop: Columns that are left out where that is not enough, these first.
     """
-    cells = [[clean(cell) for cell in row] for row in rows]
-    console = stdout()
-    if not console.is_terminal:
-        widths = [
-            max(len(row[column]) for row in [list(headers), *cells])
-            for column in range(len(headers))
-        ]
-        for row in [list(headers), *cells]:
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            click.echo(line.rstrip())
-        return
-    from rich import box
-    from rich.table import Table
+    from rich.cells import cell_len, set_cell_size
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column, header in enumerate(headers):
-        numeric = all(row[column].replace(",", "").isdigit() for row in cells) and bool(cells)
-        # Ids are for copying: they are never broken.
-        table.add_column(
-            header,
-            justify="right" if numeric else "left",
-            no_wrap=header in ("id", "state", "outcome"),
-            overflow="fold",
-        )
-    for row in cells:
-        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    console.print(table)
+    console = stdout()
+    width = console.width if console.is_terminal else sys.maxsize
+    cells = [list(headers), *([clean(cell) for cell in row] for row in rows)]
+    widths = {
+        name: max(cell_len(row[column]) for row in cells) for column, name in enumerate(headers)
+    }
+    shown = _fitting(widths, width, cut, drop)
+    for number, row in enumerate(cells):
+        line = Text(style="" if number else "bold")
+        for column, name in enumerate(headers):
+            if name in shown:
+                cell = row[column]
+                if cell_len(cell) > shown[name]:
+                    cell = set_cell_size(cell, shown[name] - 1) + "…"
+                is_number = bool(number) and isinstance(rows[number - 1][column], int)
+                space = " " * (shown[name] - cell_len(cell))
+                line.append(space + cell if is_number else cell + space, STYLES.get(cell, ""))
+                line.append("  ")
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
+def _fitting(
+    widths: Mapping[str, int], width: int, cut: Sequence[str], drop: Sequence[str]
+) -> dict[str, int]:
+    """Widths of columns that fit side by side, two spaces between them."""
+    for dropped in range(len(drop) + 1):
+        shown = {name: each for name, each in widths.items() if name not in drop[:dropped]}
+        excess = sum(shown.values()) + 2 * (len(shown) - 1) - width
+        # From the widest first, so that what is short stays whole.
+        while excess > 0:
+            name = max((name for name in shown if name in cut), key=shown.__getitem__, default="")
+            if not name or shown[name] <= NARROWEST:
+                break
+            shown[name] -= 1
+            excess -= 1
+        if excess <= 0:
+            break
+    return shown
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
@@ -149,8 +177,8 @@ def moment(value: datetime) -> str:
     return value.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def span(value: timedelta | float | None) -> str:
-    """A length of time in its two largest units: `2 h 5 min`; nothing for None."""
+def span(value: timedelta | float | None, units: int = 2) -> str:
+    """A length of time in its largest units: `2 h 5 min`; nothing for None."""
     if value is None:
         return ""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
@@ -162,7 +190,7 @@ def span(value: timedelta | float | None) -> str:
         amount, rest = divmod(rest, size)
         if amount:
             parts.append(f"{amount} {unit}")
-    return " ".join(parts[:2])
+    return " ".join(parts[:units])
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:

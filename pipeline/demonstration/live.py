@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from psycopg2.extensions import connection as Connection
 
 from pipeline.database import connect, query, transaction
-from pipeline.status import FINAL_STATES
+from pipeline.states import FINAL_STATES
 
 from .activity import Tracker
 from .installation import Installation

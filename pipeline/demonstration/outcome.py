@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from psycopg2.extensions import connection as Connection
 
 from pipeline.database import query, transaction
-from pipeline.status import FINAL_STATES
+from pipeline.states import FINAL_STATES
 
 if TYPE_CHECKING:
     from pipeline.inbox import Inbox
