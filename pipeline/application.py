@@ -8,6 +8,8 @@ from typing import Any
 
 from apscheduler.schedulers.base import BaseScheduler
 from dramatiq import Broker
+from psycopg2.extensions import make_dsn
+from psycopg2.pool import AbstractConnectionPool
 
 from .actors import Actors
 from .database import Connection, connect
@@ -29,10 +31,10 @@ class Pipeline:
     Parameters:
       broker: Whose workers stack and send.
       settings: Read from the environment unless given. `database_url` must be the database in which
-        the broker has its table.
+        the broker has its table; when it is not set, the broker is asked where that is.
 
     Raises:
-      SettingError: When a setting can't be used, or no database is named.
+      SettingError: When a setting can't be used, or nobody names a database.
       TypeError: When the broker doesn't keep its messages in dramatiq-pg's table.
       ValueError: When it has a pipeline's actors already.
     """
@@ -40,6 +42,8 @@ class Pipeline:
     def __init__(self, broker: Broker, settings: Settings | None = None) -> None:
         settings = Settings.load() if settings is None else settings
         self.broker = broker
+        if settings.database_url is None:
+            settings = replace(settings, database_url=_database_of(broker))
         self.settings = _with_queue_of(broker, settings)
         self.url = settings.url
         self.doorbells = Doorbells(broker, senders=self.settings.senders)
@@ -68,6 +72,22 @@ class Pipeline:
             return run_pass(connection, self.settings, self.doorbells, **options)
         finally:
             connection.close()
+
+
+def _database_of(broker: Broker) -> str | None:
+    """The address that the broker's own connections go to, if its pool is one of psycopg2's."""
+    pool = getattr(broker, "pool", None)
+    if not isinstance(pool, AbstractConnectionPool):
+        return None
+    # psycopg2 has no public way to ask a pool; these are what it passes to `connect`.
+    arguments: tuple[Any, ...] = getattr(pool, "_args", ())
+    options: dict[str, Any] = getattr(pool, "_kwargs", {})
+    address = {
+        name: value
+        for name, value in options.items()
+        if name != "application_name" and not name.endswith("_factory")
+    }
+    return str(make_dsn(*arguments[:1], **address)) or None
 
 
 def _with_queue_of(broker: Broker, settings: Settings) -> Settings:

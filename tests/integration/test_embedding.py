@@ -233,15 +233,26 @@ def test_middleware_that_a_shop_adds_later_does_not_end_a_sender(
 def test_what_can_not_work_is_refused_and_leaves_the_broker_as_it_was(
     database_url: str, settings: Settings
 ) -> None:
-    """A broker of another kind, and settings without a database."""
+    """A broker of another kind, and a database that nobody names."""
     stub = StubBroker(middleware=[])
     with pytest.raises(TypeError, match="dramatiq-pg broker is needed, got StubBroker"):
         Pipeline(stub, settings)
     assert (stub.get_declared_actors(), stub.middleware) == (set(), [])
     with stock_broker(database_url) as broker:
+        pool, broker.pool = broker.pool, None
         with pytest.raises(SettingError, match="PIPELINE_DATABASE_URL is not set"):
             Pipeline(broker, replace(settings, database_url=None))
+        broker.pool = pool
         assert (broker.get_declared_actors(), broker.middleware) == (set(), [])
+
+
+def test_the_brokers_own_database_is_used_unless_another_is_named(settings: Settings) -> None:
+    """A shop has told its broker where the database is, and need not say it again."""
+    with stock_broker(settings.url) as broker:
+        pipeline = Pipeline(broker, replace(settings, database_url=None))
+        with closing(psycopg2.connect(pipeline.url)) as connection:
+            assert connection.get_dsn_parameters()["dbname"] in settings.url
+        assert pipeline.stack().claimed_count == 0
 
 
 def test_a_second_one_on_the_same_broker_is_refused(settings: Settings) -> None:
