@@ -140,7 +140,8 @@ class Bench:
         ran = [(first, last) for first, last in times if first]
         if not ran:
             return 0.0
-        return self.run_count() / max(max(last for _, last in ran) - min(f for f, _ in ran), 0.001)
+        seconds: float = max(last for _, last in ran) - min(first for first, _ in ran)
+        return self.run_count() / max(seconds, 0.001)
 
     def states(self) -> dict[str, int]:
         """How many messages are in which state."""
