@@ -304,7 +304,7 @@ class PostgresBroker(StockBroker):  # type: ignore[misc]
         """Stop what runs in the background; end the connections if they are the broker's own."""
         self.upkeep.stop()
         if self.keeper is not None:
-            self.keeper.stopping()
+            self.keeper.abandon()
         if self._made_pool and not self.pool.closed:
             self.pool.closeall()
 

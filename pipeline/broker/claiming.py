@@ -28,15 +28,16 @@ class Claimer:
 
     Parameters:
       hand: What the process has in hand.
-      reject: Called with a message that can't be read, once it is in hand.
+      settle: Called for a message in hand that nobody gets: it can't be read, or its inbox has been
+        closed meanwhile.
 
     Attributes:
       promote_at: When the next delayed message is due (monotonic).
     """
 
-    def __init__(self, hand: Hand, reject: Callable[[Held], None]) -> None:
+    def __init__(self, hand: Hand, settle: Callable[[Held, str], None]) -> None:
         self._hand = hand
-        self._reject = reject
+        self._settle = settle
         self._blocked: dict[str, float] = {}
         self.promote_at = 0.0
 
@@ -99,9 +100,9 @@ class Claimer:
         )
         self._hand.take_in(inbox, held)
         if message is None:
-            self._reject(held)
-        else:
-            inbox.messages.put(held)
+            self._settle(held, "rejected")
+        elif not self._hand.hand_over(inbox, held):
+            self._settle(held, "queued")
 
     def promote(self, session: Session) -> list[tuple[str, str]]:
         """Move what is due from the delay queues, if it is time to.

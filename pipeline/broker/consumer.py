@@ -113,3 +113,4 @@ class StartGuard(Middleware):
         """Let nothing wait for Postgres any longer."""
         if self._broker.keeper is not None:
             self._broker.keeper.stopping()
+        self._broker.upkeep.stop()

@@ -141,6 +141,13 @@ class Hand:
         self.held[held.message_id] = held
         inbox.held_count += 1
 
+    def hand_over(self, inbox: Inbox, held: Held) -> bool:
+        """Put a message into an inbox, if that is still open."""
+        with self.lock:
+            if inbox.is_open:
+                inbox.messages.put(held)
+            return inbox.is_open
+
     def let_go(self, held: Held) -> None:
         """Have it no longer."""
         if self.held.pop(held.message_id, None) is not None:

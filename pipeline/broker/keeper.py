@@ -72,7 +72,7 @@ class Keeper:
         self._rhythm = rhythm
         self._hand = Hand()
         self._settler = Settler(self._hand)
-        self._claimer = Claimer(self._hand, lambda held: self.settle(held, "rejected"))
+        self._claimer = Claimer(self._hand, self.settle)
         self._recovery = Recovery(
             self._hand, every=rhythm.look, limit=takeup_limit, on_rejected=on_rejected
         )
@@ -89,6 +89,9 @@ class Keeper:
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
         self._is_awake = False
+        self._is_abandoned = False
+        self._flush_count = 0
+        self._turn_count = 0
 
     # What consumers and workers call, in threads of their own.
 
@@ -108,10 +111,17 @@ class Keeper:
 
     def close_inbox(self, inbox: Inbox, timeout: float) -> None:
         """Claim no more for it, put back what it still has, and wait until all is settled."""
-        inbox.is_open = False
+        with self._hand.lock:
+            inbox.is_open = False
         while not inbox.messages.empty():
             self.settle(inbox.messages.get(), "queued")
         self.flush(timeout)
+
+    def abandon(self) -> None:
+        """End the thread and its session, whatever is in hand: others will take it up."""
+        self._is_stopping.set()
+        self._is_abandoned = True
+        self._wake()
 
     def get(self, message_id: str) -> Held | None:
         """What is in hand under this id."""
@@ -148,13 +158,25 @@ class Keeper:
         self._is_stopping.set()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until every note has been settled; False if they weren't in time."""
+        """Wait until every note has been settled; False if they weren't in time.
+
+        What the thread is just claiming counts: it goes back if its inbox has been closed.
+        """
+        with self._flushed:
+            self._flush_count += 1
+            # The turn that the thread is at may not have seen the newest notes, the next one has.
+            turn = self._turn_count + 2
         self._has_batch.set()
         self._wake()
         with self._flushed:
             done = self._flushed.wait_for(
-                lambda: self._thread is None or self._settler.pending_count() == 0, timeout
+                lambda: (
+                    self._thread is None
+                    or (self._settler.pending_count() == 0 and self._turn_count >= turn)
+                ),
+                timeout,
             )
+            self._flush_count -= 1
         if not done:
             logger.warning(
                 "%d finished messages could not be settled within %g s: they will run again",
@@ -172,7 +194,7 @@ class Keeper:
     # What the thread does.
 
     def _run(self) -> None:
-        while True:
+        while not self._is_abandoned:
             try:
                 self._cycle(self._session or self._begin_session())
             except (psycopg2.Error, OSError) as error:
@@ -180,13 +202,18 @@ class Keeper:
             except Exception as error:
                 logger.critical("unexpected error in the keeper's thread", exc_info=True)
                 self._lose_session(error)
-            if self._settler.pending_count() == 0:
-                with self._flushed:
+            with self._flushed:
+                self._turn_count += 1
+                if self._flush_count:
                     self._flushed.notify_all()
-                    if self._hand.is_idle():
-                        self._end_session()
-                        self._thread = None
-                        return
+                elif self._settler.pending_count() == 0 and self._hand.is_idle():
+                    self._end_session()
+                    self._thread = None
+                    return
+        with self._flushed:
+            self._end_session()
+            self._thread = None
+            self._flushed.notify_all()
 
     def _cycle(self, session: Session) -> None:
         self._tell(session, self._settler.settle(session))
@@ -250,6 +277,8 @@ class Keeper:
     def _wait(self, session: Session) -> None:
         """Sleep until a note, a notification, or the next thing to do."""
         outgoing = self._settler.outgoing
+        if self._flush_count:
+            return
         if outgoing:
             # While workers have enough to do, a few more of them finish in a moment.
             if len(self._hand.held) > 2 * self._settler.pending_count():

@@ -7,6 +7,7 @@ let all of them go.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -18,20 +19,21 @@ from pipeline.broker.queries import Queries, array
 
 #: What every statement of the session runs with. All of them are carried by an index and are
 #: planned once, maybe while the table is still empty: so no plan without one.
-SETTINGS = """
-    SET application_name = 'dramatiq-pg consumer';
-    SET default_transaction_isolation = 'read committed';
-    SET enable_seqscan = off;
-    SET enable_bitmapscan = off;
-    SET enable_sort = off;
-    SET jit = off;
-    SET lock_timeout = '10s';
-    SET statement_timeout = '60s';
-    SET idle_session_timeout = 0;
-    SET tcp_keepalives_idle = 5;
-    SET tcp_keepalives_interval = 2;
-    SET tcp_keepalives_count = 3;
-"""
+SETTINGS = {
+    "application_name": "dramatiq-pg consumer",
+    "default_transaction_isolation": "read committed",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "jit": "off",
+    "lock_timeout": "10s",
+    "statement_timeout": "60s",
+    "idle_session_timeout": "0",
+    # The server must notice within seconds that this machine is gone: it holds the locks till then.
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
 
 PREPARED = (
     "claim",
@@ -100,7 +102,12 @@ class Session:
         self._end = end
         connection.autocommit = True
         self._cursor = connection.cursor()
-        self._cursor.execute(SETTINGS)
+        # Those that this version of Postgres knows.
+        self._cursor.execute(
+            "SELECT set_config(name, %(settings)s::jsonb ->> name, false) FROM pg_settings"
+            " WHERE %(settings)s::jsonb ? name",
+            {"settings": json.dumps(SETTINGS)},
+        )
         self._parameters: dict[str, list[str]] = {}
         for name in PREPARED:
             statement, self._parameters[name] = queries.prepared(name)

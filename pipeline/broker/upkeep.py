@@ -173,6 +173,9 @@ class Upkeep:
                 deleted = self.purge()
                 if deleted:
                     logger.info("deleted %d finished messages", deleted)
+            except psycopg2.errors.InsufficientPrivilege as error:
+                has_indexes = True
+                logger.warning("leaving %s as it is: %s", self._queries.table, str(error).strip())
             except (psycopg2.Error, DramatiqConnectionError) as error:
                 logger.warning("upkeep of %s: %s", self._queries.table, str(error).strip())
             if self._stop.wait(PURGE_EVERY * random.uniform(0.75, 1.25)):

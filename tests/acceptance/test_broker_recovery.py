@@ -208,7 +208,8 @@ def test_one_worker_of_a_group_dies_and_the_others_messages_are_safe(
 ) -> None:
     """When dramatiq stops the whole group for one dead process, only that one's work is redone."""
     slow = sender(broker, "slow")
-    with worker(url, tmp_path / "first", processes=2, threads=1) as first:
+    one_each = {"dramatiq_queue_prefetch": "1"}
+    with worker(url, tmp_path / "first", processes=2, threads=1, environment=one_each) as first:
         for i in range(2):
             slow.send(2, i)
         wait_until(lambda: len(effects(url, "start")) == 2)
