@@ -92,7 +92,7 @@ def list_(states: tuple[str, ...], receiver: str | None, limit: int, as_json: bo
                 for row in found
             ],
             cut=("to", "about", "reason"),
-            drop=("tries", "rows", "about", "reason"),
+            drop=("tries", "rows", "about", "reason", "since", "to"),
         )  # fmt: skip
     if not found:
         say("No delivery matches.")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from .check import check
 from .deliveries import deliveries
 from .demo import demo
 from .errors import explained
@@ -59,7 +60,7 @@ def cli() -> None:
     """
 
 
-for command in (deliveries, demo, init, scheduler, stack, status, worker):
+for command in (check, deliveries, demo, init, scheduler, stack, status, worker):
     cli.add_command(command)
 
 

@@ -53,7 +53,7 @@ def _verb(
         choice = click.Choice(takes)
         for decorator in (
             json_option,
-            click.option("--all", "take_all", is_flag=True, help="All in that state."),
+            click.option("--all", "take_all", is_flag=True, help="All of them, however many."),
             click.option(
                 "--limit",
                 type=click.IntRange(min=1),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,3 +154,25 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return state not in ("Z", "X")
+
+
+def run_on_terminal(*arguments: str, environment: dict[str, str], columns: int = 100) -> str:
+    """Run a command on a terminal of this width, and return everything that it wrote there."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *arguments],
+        env=environment | {"TERM": "xterm-256color"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
+    os.close(slave)
+    written = b""
+    with contextlib.suppress(OSError):  # how the end of a terminal is told
+        while part := os.read(master, 65536):
+            written += part
+    os.close(master)
+    process.wait(60)
+    return written.decode("utf-8", "replace")
