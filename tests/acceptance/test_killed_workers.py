@@ -70,7 +70,7 @@ def test_scheduler_and_worker_send_what_is_written(
     ("rule", "copies", "outcomes"),
     [
         (Rule("rcpt", hold="gate", times=1), 1, ["abandoned", "sent"]),
-        (Rule("body", hold="gate", times=1), 1, ["abandoned", "sent"]),
+        (Rule("data", hold="gate", times=1), 1, ["abandoned", "sent"]),
         (Rule("dot", hold="gate", do="close", times=1), 1, ["uncertain", "sent"]),
         (Rule("reply", hold="gate", times=1), 2, ["uncertain", "sent"]),
     ],
