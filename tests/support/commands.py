@@ -158,11 +158,18 @@ def is_alive(pid: int) -> bool:
 
 def run_on_terminal(*arguments: str, environment: dict[str, str], columns: int = 100) -> str:
     """Run a command on a terminal of this width, and return everything that it wrote there."""
+    # Sizes and colours that the test run itself was told.
+    told = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+    surroundings = {
+        name: value
+        for name, value in environment.items()
+        if name not in told or os.environ.get(name) != value
+    } | {"TERM": "xterm-256color"}
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", *arguments],
-        env=environment | {"TERM": "xterm-256color"},
+        env=surroundings,
         stdin=slave,
         stdout=slave,
         stderr=slave,
