@@ -35,6 +35,7 @@ from dramatiq_pg import broker as dramatiq_pg_broker
 from dramatiq_pg import results as dramatiq_pg_results
 
 from pipeline import Pipeline, SettingError, Settings, enqueue, notify
+from pipeline.broker import PostgresBroker as MendedBroker
 from pipeline.process import make_broker
 from tests.support.installation import QUICK, Installation
 from tests.support.postgres import execute
@@ -71,12 +72,17 @@ def _as_it_was() -> Iterator[None]:
 
 @contextmanager
 def stock_broker(
-    url: str, middleware: list[Middleware] | None = None, *, maxconn: int = 20, **options: Any
+    url: str,
+    middleware: list[Middleware] | None = None,
+    *,
+    maxconn: int = 20,
+    kind: type[PostgresBroker] = PostgresBroker,
+    **options: Any,
 ) -> Iterator[PostgresBroker]:
-    """dramatiq-pg's own, as a shop makes it."""
+    """dramatiq-pg's own, as a shop makes it; or the mended one."""
     dsn = {**psycopg2.extensions.parse_dsn(url), "minconn": 0, "maxconn": maxconn}
     options = {"results": False, **options}
-    made = PostgresBroker(url=dsn, middleware=middleware or [], **options)
+    made = kind(url=dsn, middleware=middleware or [], **options)
     try:
         yield made
     finally:
@@ -140,6 +146,8 @@ def lacking(*absent: type[Middleware]) -> Callable[[], list[Middleware]]:
         (lacking(), {"results": True}),
         (strictest, {"results": True}),
         (lacking(), {"results": True, "schema": "Shop's jobs", "prefix": "my_"}),
+        (lacking(), {"kind": MendedBroker}),
+        (lacking(), {"kind": MendedBroker, "wake": "poll", "schema": "jobs", "prefix": "my_"}),
     ],
     ids=[
         "usual",
@@ -150,6 +158,8 @@ def lacking(*absent: type[Middleware]) -> Callable[[], list[Middleware]]:
         "with results",
         "strictest",
         "schema and prefix",
+        "mended",
+        "mended, polling, schema and prefix",
     ],
 )
 def test_it_runs_beside_a_shops_actors_on_its_broker(

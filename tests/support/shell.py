@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_commands(folder: Path) -> None:
-    """Put `python`, `pipeline`, `dramatiq` and `psql` into a folder, whatever is installed."""
+    """Put `python`, `pip`, `pipeline`, `dramatiq` and `psql` into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     psql = shlex.quote(str(find_binaries().folder / "psql"))
@@ -33,6 +34,16 @@ def make_commands(folder: Path) -> None:
         path = folder / name
         path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         path.chmod(0o755)
+    # What is to be installed is what is being tested: only its name is looked at.
+    path = folder / "pip"
+    path.write_text(f'#!/bin/sh\ntest "$*" = "install {distribution()}"\n')
+    path.chmod(0o755)
+
+
+def distribution() -> str:
+    """The name that this is installed by."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return str(project["name"])
 
 
 class Terminal:
