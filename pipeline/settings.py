@@ -96,8 +96,10 @@ def web_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def _setting(default: Any, read: Callable[[str], Any], about: str) -> Any:
-    return field(default=default, metadata={"read": read, "about": about})
+def _setting(
+    default: Any, read: Callable[[str], Any], about: str, *, may_be_shown: bool = True
+) -> Any:
+    return field(default=default, repr=may_be_shown, metadata={"read": read, "about": about})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +111,16 @@ class Settings:
     """
 
     database_url: str | None = _setting(
-        None, str, "libpq URL of the database; unset: an embedded Postgres"
+        None,
+        str,
+        "libpq URL of the database; unset: an embedded Postgres",
+        may_be_shown=False,
     )
     smtp_url: str = _setting(
         "smtp://127.0.0.1:1025",
         smtp_url,
         "the relay: smtp://, smtps:// or smtp+starttls://user:password@host:port",
+        may_be_shown=False,
     )
     mail_from: str = _setting(
         "Notifications <notifications@localhost.example>",

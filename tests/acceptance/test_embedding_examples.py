@@ -153,6 +153,41 @@ def test_D09_a_shops_workers_killed_lose_nothing(plain: Terminal, server: Script
     assert sorted(texts(server)) == ["ann@shop.example", "cid@shop.example"]
 
 
+def test_P1_jobs_and_mail_of_many_transactions_over_a_kill(
+    plain: Terminal, server: ScriptedServer
+) -> None:
+    """Two processes of workers, killed on the way and started again: all of both is done."""
+    plain.environment |= {"PIPELINE_LEASE": "2s", "PIPELINE_SENDERS": "2", "PIPELINE_CHUNK": "5"}
+    query(
+        plain,
+        "WITH ticket AS (INSERT INTO ticket (subject) SELECT 'Number ' || n"
+        " FROM generate_series(1, 60) AS n RETURNING id)"
+        " INSERT INTO watcher SELECT ticket.id, person.id FROM ticket, person",
+    )
+    plain.start("python scheduler.py")
+    workers = plain.start("dramatiq shop --processes 2 --threads 2")
+    plain.run(
+        "python -c 'import shop, psycopg2\n"
+        "connection = psycopg2.connect(shop.URL)\n"
+        'for ticket in range(3, 63): shop.move(connection, ticket, "Done", by=2)\''
+    )
+    server.wait_for_accepted(20, timeout=30)
+    plain.kill(workers)
+    plain.start("dramatiq shop --processes 2 --threads 2")
+    wait_for_states(plain, {"sent": 120}, timeout=60)
+    wait_until(
+        lambda: query(plain, "SELECT count(*) FROM search_index") == [(60,)],
+        timeout=30,
+        message=plain.output,
+    )
+    # A copy more than one a delivery is explained by an uncertain attempt.
+    uncertain = query(
+        plain, "SELECT count(*) FROM pipeline.delivery_attempt WHERE outcome = 'uncertain'"
+    )
+    assert 120 <= server.accepted_count <= 120 + uncertain[0][0]
+    assert len({accepted.message_id for accepted in server.accepted}) == 120
+
+
 THEIRS = """
 import os
 import dramatiq

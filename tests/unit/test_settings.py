@@ -117,3 +117,12 @@ def test_any_environment_gives_settings_or_a_clear_error(environ: dict[str, str]
     except SettingError as error:
         outcome = str(error)
     assert outcome.isdigit() or any(name in outcome for name in environ)
+
+
+def test_settings_can_be_shown_without_their_passwords() -> None:
+    """They end up in tracebacks and logs."""
+    settings = Settings(
+        database_url="postgresql://shop:hunter2@db/shop", smtp_url="smtp://shop:hunter2@mail:587"
+    )
+    assert "hunter2" not in repr(settings)
+    assert "stack_every" in repr(settings)
