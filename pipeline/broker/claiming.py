@@ -22,6 +22,10 @@ BLOCKED_FOR = 1.0
 #: Seconds until the next claim after one that found nothing, at first and at most.
 PAUSE_FIRST, PAUSE_MOST = 0.008, 0.1
 
+#: Seconds that a claim may take, and a message in it, to be cheap; and how many times as long as a
+#: claim that isn't has taken it must be to the next like it.
+CHEAP, CHEAP_EACH, WHOLE_SHARE = 0.01, 0.001, 20
+
 
 class Claimer:
     """Fills the inboxes.
@@ -39,6 +43,8 @@ class Claimer:
         self._hand = hand
         self._settle = settle
         self._blocked: dict[str, float] = {}
+        #: When a queue may be looked through from its start again.
+        self._whole_at = 0.0
         self.promote_at = 0.0
 
     def restart(self) -> None:
@@ -72,12 +78,28 @@ class Claimer:
         if not asked:
             return
         self._blocked = {key: until for key, until in self._blocked.items() if until > now}
-        wanted = [Wanted(inbox.queue_name, inbox.free(), inbox.since) for inbox in asked]
+        may_look_everywhere = now >= self._whole_at
+        wanted = [
+            Wanted(
+                inbox.queue_name,
+                inbox.free(),
+                FROM_THE_START if inbox.is_drained and may_look_everywhere else inbox.since,
+            )
+            for inbox in asked
+        ]
         candidates = session.claim(wanted, [*self._hand.held, *self._blocked])
+        if any(want.since == FROM_THE_START for want in wanted):
+            # Long for what it found: there are many dead rows, which an old transaction somewhere
+            # keeps from being vacuumed. Then only now and then.
+            took = time.monotonic() - now
+            is_long = took > CHEAP + CHEAP_EACH * len(candidates)
+            self._whole_at = now + WHOLE_SHARE * took if is_long else 0.0
         for inbox, want in zip(asked, wanted, strict=True):
             found = [one for one in candidates if one.queue_name == inbox.queue_name]
             inbox.has_more = len(found) == want.amount
-            inbox.since = found[-1].mtime if inbox.has_more else FROM_THE_START
+            inbox.is_drained = not inbox.has_more
+            if found:
+                inbox.since = (found[-1].mtime, found[-1].message_id)
             inbox.empty_claim_count = 0 if found else inbox.empty_claim_count + 1
             if not found:
                 pause = min(PAUSE_MOST, PAUSE_FIRST * 2 ** min(inbox.empty_claim_count, 6))

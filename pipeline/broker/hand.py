@@ -10,8 +10,8 @@ from typing import Any
 
 from dramatiq.broker import MessageProxy
 
-#: Where a claim starts to look in a queue: at its oldest message.
-FROM_THE_START = "-infinity"
+#: Where a claim starts to look in a queue: before its oldest message. As mtime and id.
+FROM_THE_START = ("-infinity", "00000000-0000-0000-0000-000000000000")
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +82,8 @@ class Inbox:
       prefetch: The most messages of this queue that may be in hand.
       held_count: How many are.
       has_more: There may be messages to claim.
-      since: Where the next claim starts; moves on only while a backlog is drained.
+      is_drained: The last claim got fewer than it asked for.
+      since: The last message that was come across while a backlog is drained.
       not_before: When to claim again at the earliest (monotonic): claims that found nothing, since
         other processes were told of the same messages, are followed by a short random pause.
     """
@@ -94,7 +95,8 @@ class Inbox:
     is_open: bool = True
     held_count: int = 0
     has_more: bool = True
-    since: str = FROM_THE_START
+    is_drained: bool = True
+    since: tuple[str, str] = FROM_THE_START
     not_before: float = 0.0
     empty_claim_count: int = 0
 
@@ -104,7 +106,7 @@ class Inbox:
 
     def look_again(self) -> None:
         """Have the next claim look at the whole queue."""
-        self.has_more, self.since, self.not_before = True, FROM_THE_START, 0.0
+        self.has_more, self.is_drained, self.not_before = True, True, 0.0
 
 
 class Hand:

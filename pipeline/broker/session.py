@@ -25,6 +25,8 @@ SETTINGS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_sort": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
     "jit": "off",
     "lock_timeout": "10s",
     "statement_timeout": "60s",
@@ -53,11 +55,11 @@ class LocksLostError(psycopg2.OperationalError):
 
 
 class Wanted(NamedTuple):
-    """How many messages of a queue to claim, and from which mtime on."""
+    """How many messages of a queue to claim, and after which (mtime and id) to start."""
 
     queue_name: str
     amount: int
-    since: str
+    since: tuple[str, str]
 
 
 class Candidate(NamedTuple):
@@ -136,12 +138,13 @@ class Session:
             self._end(self.connection)
 
     def claim(self, wanted: Sequence[Wanted], passed_over: Iterable[str]) -> list[Candidate]:
-        """Claim messages, oldest first. Sorted by queue's mtime; see `claim.sql`."""
+        """Claim messages, oldest first: see `claim.sql`."""
         rows = self._run(
             "claim",
             queues=array(one.queue_name for one in wanted),
             counts=array(one.amount for one in wanted),
-            since=array(one.since for one in wanted),
+            since=array(one.since[0] for one in wanted),
+            since_id=array(one.since[1] for one in wanted),
             passed_over=array(passed_over),
         )
         return [Candidate(*row[:6]) for row in rows]

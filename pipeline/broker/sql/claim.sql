@@ -1,9 +1,10 @@
 -- Claims messages for several queues at once, oldest first: the rows become `consumed` and this
 -- session holds the advisory lock of each, under the key that dramatiq-pg uses.
 --
--- queues, counts: how many are wanted of which; since: where to start in each queue (mtime), so that
--- a backlog is not searched from its start each time; passed_over: ids that are in hand already
--- (the locks are re-entrant: this session would get them again) or were locked a moment ago.
+-- queues, counts: how many are wanted of which; since, since_id: after which message to start in
+-- each queue, so that a backlog is not searched from its start each time; passed_over: ids that are
+-- in hand already (the locks are re-entrant: this session would get them again) or were locked a
+-- moment ago.
 --
 -- Promises: no row that another session has claimed or is just claiming; a candidate whose lock
 -- somebody else has comes back with no message and stays as it was. The commit needn't be on disk:
@@ -13,8 +14,8 @@
 WITH wanted AS (
     SELECT *
     FROM unnest(
-        %(queues)s::text[], %(counts)s::int[], %(since)s::timestamptz[]
-    ) AS w(queue_name, amount, since)
+        %(queues)s::text[], %(counts)s::int[], %(since)s::timestamptz[], %(since_id)s::uuid[]
+    ) AS w(queue_name, amount, since, since_id)
 ),
 
 candidate AS MATERIALIZED (
@@ -30,7 +31,7 @@ candidate AS MATERIALIZED (
         WHERE
             q.state = 'queued'
             AND q.queue_name = wanted.queue_name
-            AND q.mtime >= wanted.since
+            AND (q.mtime, q.message_id) > (wanted.since, wanted.since_id)
             AND q.message_id <> ALL (%(passed_over)s::uuid[])
         ORDER BY q.mtime, q.message_id
         LIMIT wanted.amount
@@ -52,17 +53,29 @@ claimed AS (
         mtime = (now() AT TIME ZONE 'UTC')
     FROM locked
     WHERE q.message_id = locked.message_id AND locked.is_mine
-    RETURNING q.message_id, coalesce(q.message::text, 'null') AS message, {token} AS token
+    RETURNING
+        locked.*,
+        {token} AS token,
+        coalesce(q.message::text, 'null') AS message
 )
 
 SELECT
-    locked.message_id::text,
-    locked.queue_name,
-    locked.lock_key,
-    locked.mtime::text,
-    claimed.token,
-    claimed.message,
+    seen.message_id::text,
+    seen.queue_name,
+    seen.lock_key,
+    seen.mtime::text,
+    seen.token,
+    seen.message,
     set_config('synchronous_commit', 'off', true)
-FROM locked
-LEFT JOIN claimed USING (message_id)
-ORDER BY locked.mtime, locked.message_id;
+FROM (
+    SELECT *
+    FROM claimed
+    UNION ALL
+    SELECT
+        *,
+        NULL,
+        NULL
+    FROM locked
+    WHERE is_mine IS NOT TRUE
+) AS seen
+ORDER BY seen.mtime, seen.message_id;

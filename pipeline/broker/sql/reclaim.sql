@@ -19,7 +19,7 @@ mine AS MATERIALIZED (
         item.lock_key
     FROM item
     INNER JOIN {queue} AS q ON q.message_id = item.id
-    WHERE q.state = 'consumed' AND q.queue_name = item.queue AND {token} = item.token
+    WHERE (q.state = 'consumed') IS TRUE AND q.queue_name = item.queue AND {token} = item.token
     FOR UPDATE OF q SKIP LOCKED
 )
 

@@ -31,7 +31,7 @@ found AS MATERIALIZED (
         END AS takeup_count
     FROM item
     INNER JOIN {queue} AS q ON q.message_id = item.id
-    WHERE q.state = 'consumed' AND {token} = item.token
+    WHERE (q.state = 'consumed') IS TRUE AND {token} = item.token
     FOR UPDATE OF q SKIP LOCKED
 ),
 
