@@ -34,6 +34,9 @@ LINGER = 0.002
 #: Seconds between two tries to reconnect, at first and at most.
 RECONNECT_FIRST, RECONNECT_MOST = 0.05, 1.0
 
+#: Seconds that a session must have lived for its loss to be an accident, which is mended at once.
+SETTLED_AFTER = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
@@ -77,7 +80,7 @@ class Keeper:
             self._hand, every=rhythm.look, limit=takeup_limit, on_rejected=on_rejected
         )
         self._session: Session | None = None
-        self._poll_at = 0.0
+        self._poll_at = self._began_at = 0.0
         self._reconnect_after = RECONNECT_FIRST
 
         self._thread: threading.Thread | None = None
@@ -249,11 +252,13 @@ class Keeper:
         self._poll_at = 0.0
         self._claimer.restart()
         self._recovery.restart()
-        self._reconnect_after = RECONNECT_FIRST
+        self._began_at = time.monotonic()
         self._has_session.set()
         return session
 
     def _lose_session(self, error: BaseException) -> None:
+        if self._session is not None and time.monotonic() - self._began_at > SETTLED_AFTER:
+            self._reconnect_after = RECONNECT_FIRST
         if self._session is None:
             is_first = self._reconnect_after == RECONNECT_FIRST
             level = logging.WARNING if is_first else logging.INFO

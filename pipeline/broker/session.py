@@ -50,8 +50,14 @@ PREPARED = (
 )
 
 
-class LocksLostError(psycopg2.OperationalError):
-    """This session doesn't hold the locks that it took."""
+class SharedSessionError(psycopg2.OperationalError):
+    """What this session did is not in the session that it is in now."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}: a pooler in transaction mode seems to be in between, which gives this session "
+            "to others; give the broker a consume_url that goes around it"
+        )
 
 
 class Wanted(NamedTuple):
@@ -113,7 +119,10 @@ class Session:
         self._parameters: dict[str, list[str]] = {}
         for name in PREPARED:
             statement, self._parameters[name] = queries.prepared(name)
-            self._cursor.execute(statement)
+            try:
+                self._cursor.execute(statement)
+            except psycopg2.errors.DuplicatePreparedStatement:
+                raise SharedSessionError(f"somebody else's statement {name} is here") from None
         self._listening: set[str] = set()
         for queue_name in listen:
             self.listen(queue_name)
@@ -162,14 +171,11 @@ class Session:
         """Let go of locks.
 
         Raises:
-          LocksLostError: When some weren't held.
+          SharedSessionError: When some weren't held.
         """
         ((lost_count,),) = self._run("unlock", keys=array(keys))
         if lost_count:
-            raise LocksLostError(
-                f"{lost_count} of {len(keys)} locks were not held by this session: is there a "
-                "pooler in transaction mode in between? Give the broker a consume_url around it"
-            )
+            raise SharedSessionError(f"{lost_count} of {len(keys)} locks were not held")
 
     def notify(self, messages: Iterable[tuple[str, str]]) -> None:
         """Tell consumers of messages that can be had: (queue, id)."""
@@ -212,5 +218,8 @@ class Session:
     def _run(self, name: str, **parameters: object) -> list[Any]:
         values = [parameters[parameter] for parameter in self._parameters[name]]
         places = ", ".join(["%s"] * len(values))
-        self._cursor.execute(f"EXECUTE {name} ({places})", values)
+        try:
+            self._cursor.execute(f"EXECUTE {name} ({places})", values)
+        except psycopg2.errors.InvalidSqlStatementName:
+            raise SharedSessionError(f"the statement {name} is gone") from None
         return self._cursor.fetchall()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 
+import psycopg2
 import pytest
 from dramatiq_pg import generate_init_sql
 
 from pipeline.broker import PostgresBroker
-from tests.support.broker import mended_broker, messages
+from pipeline.outbox import enqueue
+from tests.support.broker import actor, mended_broker, messages, running_worker
 from tests.support.postgres import execute
 
 
@@ -81,8 +84,6 @@ def test_a_result_is_kept_until_its_time(url: str, broker: PostgresBroker) -> No
 
 def test_a_row_that_somebody_has_locked_is_passed_over(url: str, broker: PostgresBroker) -> None:
     """The purge waits for nobody, and takes the row the next time."""
-    import psycopg2
-
     insert(url, "default", "done", "2 days", count=3)
     with psycopg2.connect(url) as other:
         other.cursor().execute("SELECT FROM dramatiq.queue LIMIT 1 FOR UPDATE")
@@ -109,3 +110,25 @@ def test_c12_many_finished_messages_go_in_small_batches(url: str, broker: Postgr
     assert broker.upkeep.purge() == 1700
     batches = execute(url, "SELECT count FROM batches WHERE count > 0 ORDER BY xid")
     assert [row[0] for row in batches] == [500, 500, 500, 200]
+
+
+@pytest.mark.slow
+def test_c12_a_weeks_load_leaves_the_table_as_small_as_a_days(url: str) -> None:
+    """Day after day of messages that are sent, run and purged: table and indexes stop growing."""
+    with mended_broker(url, keep_done=timedelta(days=1)) as broker:
+        broker.prepare()
+        work = actor(broker, lambda *_: None, actor_name="work")
+        sizes = []
+        for _ in range(10):
+            with closing(psycopg2.connect(url)) as shop, shop:
+                enqueue(shop.cursor(), *[work.message(i) for i in range(1500)], broker=broker)
+            with running_worker(broker):
+                broker.join("default", timeout=60_000)
+            # A day passes, and autovacuum comes by.
+            execute(url, "UPDATE dramatiq.queue SET mtime = mtime - interval '12 hours'")
+            broker.upkeep.purge()
+            execute(url, "VACUUM dramatiq.queue")
+            ((size,),) = execute(url, "SELECT pg_total_relation_size('dramatiq.queue')")
+            sizes.append(size)
+        assert 1500 <= len(messages(url)) <= 4500
+    assert max(sizes[5:]) <= 1.3 * max(sizes[:5]), sizes
