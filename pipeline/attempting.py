@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 
 from . import delivery
-from .database import Connection, boot_clock
+from .database import boot_clock
 from .delivery import Claimed
-from .preparing import Closing, prepare
+from .prepared import Prepared
+from .preparing import prepare
+from .reading import Ahead, Closing
 from .rendering import InvalidAddress
 from .replies import Outcome, Scope, Stage, storable
 from .settings import Settings
@@ -26,48 +28,42 @@ SAFE_SHARE = 0.8
 
 
 def attempt(
-    connection: Connection, settings: Settings, session: Session, claimed: Claimed
+    prepared: Prepared, settings: Settings, session: Session, ahead: Ahead, claimed: Claimed
 ) -> Result | Closing:
     """Try to send a delivery whose attempt has begun.
+
+    Parameters:
+      ahead: Reads the chunk that the delivery is in.
 
     Returns:
       How it ended, or why no mail is needed. An error of ours in making the mail is a deferral of
       this delivery alone; a broken database connection is an abandoned attempt, known not to be
-      sent, and `connection.closed` tells it.
+      sent, and the connection's `closed` tells it.
     """
     try:
-        mail = prepare(
-            connection,
-            settings,
-            delivery_id=claimed.id,
-            receiver_id=claimed.receiver_id,
-            entity_name=claimed.entity_name,
-            entity_identifier=claimed.entity_identifier,
-            message_id=claimed.message_id,
-            notification_count=claimed.notification_count,
-        )
+        subject = claimed.subject
+        mail = prepare(settings, subject, ahead.stack(subject), message_id=claimed.message_id)
         if isinstance(mail, Closing):
             return mail
         return session.send(
             mail.envelope_from,
             mail.envelope_to,
             mail.content,
-            lambda: _may_send_dot(connection, settings, claimed),
+            lambda: _may_send_dot(prepared, settings, claimed),
         )
     except InvalidAddress as error:
         return _prepared(Outcome.FAILED, str(error))
     except Exception as error:
-        if connection.closed:
+        if prepared.connection.closed:
             return _prepared(Outcome.ABANDONED, f"the database went away: {error}")
         logger.warning("Delivery %s could not be prepared.", claimed.id, exc_info=True)
         return _prepared(Outcome.DEFERRED, f"{type(error).__name__}: {error}")
 
 
-def _may_send_dot(connection: Connection, settings: Settings, claimed: Claimed) -> bool:
+def _may_send_dot(prepared: Prepared, settings: Settings, claimed: Claimed) -> bool:
     before = boot_clock()
-    # One statement, which commits by itself: when it has returned, the marker is there.
-    with connection.cursor() as cursor:
-        marked = delivery.mark_transmitting(cursor, claimed, lease=settings.lease)
+    # It commits by itself: when it has returned, the marker is there.
+    marked = bool(prepared.run(delivery.marking(claimed, lease=settings.lease)))
     # The commit may have been slow, or this process frozen: the dot must not go out when somebody
     # may have declared this attempt lost.
     return marked and boot_clock() - before < settings.lease.total_seconds() * SAFE_SHARE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import resources
@@ -16,6 +16,9 @@ from psycopg2 import extensions, sql
 
 Connection: TypeAlias = extensions.connection
 Cursor: TypeAlias = extensions.cursor
+
+#: The text of a statement and its parameters.
+Statement: TypeAlias = tuple[str, Mapping[str, Any]]
 
 #: The version of `schema.sql` that this code works with.
 SCHEMA_VERSION = 1
@@ -110,6 +113,28 @@ def transaction(connection: Connection) -> Iterator[Cursor]:
                     connection.close()
             raise
         cursor.execute("COMMIT")
+
+
+def together(connection: Connection, *statements: Statement) -> list[tuple[Any, ...]]:
+    """Run several statements as one transaction, in one round trip, which commits it.
+
+    The server takes what comes in one message without a BEGIN as one transaction: all of it or
+    nothing. As with `transaction`, an error may come although it has committed.
+
+    Parameters:
+      connection: In autocommit mode.
+      statements: Texts with their parameters.
+
+    Returns:
+      The rows of the last one, if it gives any.
+    """
+    with connection.cursor() as cursor:
+        texts = [cursor.mogrify(text, parameters).decode() for text, parameters in statements]
+        cursor.execute(
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE; "
+            f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}s';\n" + "\n".join(texts)
+        )
+        return cursor.fetchall() if cursor.description else []
 
 
 def init(connection: Connection, *, queue_schema: str = "dramatiq", queue_prefix: str = "") -> None:

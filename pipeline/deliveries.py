@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .database import Connection, Cursor, query, transaction
-from .preparing import Closing, prepare
+from .preparing import prepare
+from .reading import Closing, Subject, read_stack
 from .rendering import InvalidAddress, Mail
 from .settings import Settings
 
@@ -86,16 +87,16 @@ def _mail(
     connection: Connection, settings: Settings, row: Record
 ) -> tuple[Mail | None, str | None]:
     try:
-        made = prepare(
-            connection,
-            settings,
-            delivery_id=row["id"],
-            receiver_id=row["receiver_id"],
-            entity_name=row["entity_name"],
-            entity_identifier=row["entity_identifier"],
-            message_id=row["message_id"],
-            notification_count=row["notification_count"],
+        subject = Subject(
+            row["id"],
+            row["receiver_id"],
+            row["entity_name"],
+            row["entity_identifier"],
+            row["notification_count"],
         )
+        with transaction(connection) as cursor:
+            stack = read_stack(cursor, subject)
+        made = prepare(settings, subject, stack, message_id=row["message_id"])
     except InvalidAddress as error:
         return None, f"it would fail: {error}"
     except Exception as error:  # noqa: BLE001 - a mail that can't be made is what one looks for

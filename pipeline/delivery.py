@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from .database import Connection, Cursor, query, transaction
+from .database import Connection, Cursor, Statement, query, transaction
+from .reading import Subject
 from .settlement import Settlement
 
 
@@ -39,6 +40,17 @@ class Claimed:
         """Parameters that name it and its holder."""
         return {"id": self.id, "token": self.token}
 
+    @property
+    def subject(self) -> Subject:
+        """What it is about."""
+        return Subject(
+            self.id,
+            self.receiver_id,
+            self.entity_name,
+            self.entity_identifier,
+            self.notification_count,
+        )
+
 
 def claim(cursor: Cursor, *, limit: int, lease: timedelta) -> list[Claimed]:
     """Claim up to `limit` deliveries that are due, oldest due first."""
@@ -52,8 +64,13 @@ def begin(cursor: Cursor, claimed: Claimed, *, worker: str, lease: timedelta) ->
     Returns:
       Whether the delivery is still this sender's.
     """
-    cursor.execute(query("delivery_begin"), {**claimed.key, "worker": worker, "lease": lease})
+    cursor.execute(*beginning(claimed, worker=worker, lease=lease))
     return cursor.fetchone() is not None
+
+
+def beginning(claimed: Claimed, *, worker: str, lease: timedelta) -> Statement:
+    """The statement of `begin`: it has a row if the delivery is still this sender's."""
+    return query("delivery_begin"), {**claimed.key, "worker": worker, "lease": lease}
 
 
 def mark_transmitting(cursor: Cursor, claimed: Claimed, *, lease: timedelta) -> bool:
@@ -62,8 +79,13 @@ def mark_transmitting(cursor: Cursor, claimed: Claimed, *, lease: timedelta) -> 
     Returns:
       Whether the dot may be sent once this transaction has committed.
     """
-    cursor.execute(query("delivery_mark"), {**claimed.key, "lease": lease})
-    return cursor.rowcount == 1
+    cursor.execute(*marking(claimed, lease=lease))
+    return cursor.fetchone() is not None
+
+
+def marking(claimed: Claimed, *, lease: timedelta) -> Statement:
+    """The statement of `mark_transmitting`: it has a row if the dot may be sent."""
+    return query("delivery_mark"), {**claimed.key, "lease": lease}
 
 
 def settle(cursor: Cursor, claimed: Claimed, settlement: Settlement) -> bool:
@@ -72,16 +94,21 @@ def settle(cursor: Cursor, claimed: Claimed, settlement: Settlement) -> bool:
     Returns:
       Whether the delivery was settled by it.
     """
-    if settlement.state in ("queued", "deferred"):
+    if settlement.waits:
         _make_room(cursor, claimed)
-    cursor.execute(query("delivery_settle"), {**claimed.key, **settlement.parameters})
+    cursor.execute(*settling(claimed, settlement))
     row = cursor.fetchone()
     return row is not None and bool(row[0])
 
 
-def close(cursor: Cursor, claimed: Claimed, *, state: str, reason: str) -> None:
-    """End a delivery that needs no mail."""
-    cursor.execute(query("delivery_close"), {**claimed.key, "state": state, "reason": reason})
+def settling(claimed: Claimed, settlement: Settlement) -> Statement:
+    """The statement of `settle`, which is all of it unless the delivery has to wait again."""
+    return query("delivery_settle"), {**claimed.key, **settlement.parameters}
+
+
+def closing(claimed: Claimed, *, state: str, reason: str) -> Statement:
+    """The statement that ends a delivery that needs no mail."""
+    return query("delivery_close"), {**claimed.key, "state": state, "reason": reason}
 
 
 def release(connection: Connection, claimed: Claimed) -> None:

@@ -23,11 +23,12 @@ from .database import Connection, Cursor, boot_clock, connect, query, transactio
 from .delivery import Claimed
 from .doorbells import Doorbells
 from .lease import PLACE_LEASE, Keeper
-from .preparing import Closing
+from .prepared import Prepared
+from .reading import Ahead, Closing
 from .relay_state import RelayState
 from .replies import Outcome, Scope, Stage
 from .settings import Settings
-from .settling import write_outcome, write_outcome_patiently
+from .settling import settle_at_once, write_outcome, write_outcome_patiently
 from .smtp import Relay, Result, Session, Timeouts
 
 #: A place that the relay refused a connection for, while others have theirs, rests this long.
@@ -131,6 +132,8 @@ class _Turn:
         self.settings = sender.settings
         self.should_stop = sender.should_stop
         self.connection = connection
+        self.prepared = Prepared(connection)
+        self._ahead = Ahead(connection)
         self.place = place
         self.worker = worker_name()
         self.relay = RelayState.of(self.settings)
@@ -216,6 +219,7 @@ class _Turn:
 
     def _send_chunk(self, session: Session, chunk: Sequence[Claimed]) -> None:
         begun = True
+        self._ahead.chunk = [claimed.subject for claimed in chunk]
         for index, claimed in enumerate(chunk):
             rest = chunk[index + 1 :]
             following = rest[0] if rest else None
@@ -238,21 +242,35 @@ class _Turn:
         Returns:
           Whether the next one has begun and is ours.
         """
-        result = attempt(self.connection, self.settings, session, claimed)
+        result = attempt(self.prepared, self.settings, session, self._ahead, claimed)
         try:
-            with transaction(self.connection) as cursor:
-                if isinstance(result, Closing):
-                    delivery.close(cursor, claimed, state=result.state, reason=result.reason)
-                else:
-                    pause = self._judge_relay(cursor, result)
-                    write_outcome(cursor, self.settings, claimed, result, relay_pause=pause)
-                begun = self._begin_following(cursor, following)
+            begun = self._settle(claimed, result, following)
         except psycopg2.Error:
             if isinstance(result, Result):
                 write_outcome_patiently(self.url, self.settings, claimed, result)
             raise
         self.outcomes[result.state if isinstance(result, Closing) else result.outcome.value] += 1
         return begun
+
+    def _settle(
+        self, claimed: Claimed, result: Result | Closing, following: Claimed | None
+    ) -> bool:
+        if isinstance(result, Closing):
+            settling = delivery.closing(claimed, state=result.state, reason=result.reason)
+        elif self._is_probe or result.outcome in (Outcome.DEFERRED, Outcome.ABANDONED):
+            # The relay's state changes, or the delivery finds its place among those that wait.
+            with transaction(self.connection) as cursor:
+                pause = self._judge_relay(cursor, result)
+                write_outcome(cursor, self.settings, claimed, result, relay_pause=pause)
+                return self._begin_following(cursor, following)
+        else:
+            settling = settle_at_once(self.settings, claimed, result)
+        self._over = not self._goes_on()
+        if self._over or following is None:
+            self.prepared.run(settling)
+            return False
+        beginning = delivery.beginning(following, worker=self.worker, lease=self.settings.lease)
+        return bool(self.prepared.run(settling, beginning))
 
     def _judge_relay(self, cursor: Cursor, result: Result) -> timedelta:
         """What the result says about the relay.

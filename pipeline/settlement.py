@@ -42,6 +42,11 @@ class Settlement:
     refund: int = 0
 
     @property
+    def waits(self) -> bool:
+        """Whether the delivery waits again afterwards."""
+        return self.state in ("queued", "deferred")
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """As `delivery_settle.sql` takes them."""
         return {

@@ -11,7 +11,7 @@ from datetime import timedelta
 import psycopg2
 
 from . import delivery
-from .database import Cursor, boot_clock, connect, transaction
+from .database import Cursor, Statement, boot_clock, connect, transaction
 from .delivery import Claimed
 from .replies import Outcome
 from .settings import Settings
@@ -39,6 +39,24 @@ def write_outcome(
     )
     delivery.settle(cursor, claimed, settlement)
     _log(claimed, settlement)
+
+
+def settle_at_once(settings: Settings, claimed: Claimed, result: Result) -> Statement:
+    """The statement that settles an attempt, if one is enough.
+
+    Raises:
+      ValueError: When the delivery has to wait again: that takes `write_outcome`.
+    """
+    settlement = settlement_for(
+        result,
+        attempt_count=claimed.attempt_count + 1,
+        settings=settings,
+        relay_pause=settings.relay_pause,
+    )
+    if settlement.waits:
+        raise ValueError(f"delivery {claimed.id} waits again")
+    _log(claimed, settlement)
+    return delivery.settling(claimed, settlement)
 
 
 def write_outcome_patiently(url: str, settings: Settings, claimed: Claimed, result: Result) -> bool:

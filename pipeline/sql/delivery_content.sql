@@ -1,6 +1,8 @@
--- Who gets a delivery and what it is about, as they are now, and the database's time.
--- No recipient row: nulls. By primary key (or whatever carries a shop's own views).
+-- Who gets each of some deliveries and what it is about, as they are now, and the database's time.
+-- No recipient row: nulls. By primary key (or whatever carries a shop's own views): each is looked up
+-- by itself, so that a view which has to be worked out is worked out for one recipient at a time.
 SELECT
+    wanted.id::text,
     recipient.id IS NOT NULL AS recipient_exists,
     recipient.email,
     recipient.display_name,
@@ -11,9 +13,22 @@ SELECT
     entity.title,
     entity.url,
     now() AS read_at
-FROM (SELECT) AS nothing
-LEFT JOIN pipeline.recipient ON recipient.id = %(receiver_id)s
-LEFT JOIN pipeline.entity
-    ON entity.entity_name = %(entity_name)s
-    AND entity.entity_identifier = %(entity_identifier)s
-LIMIT 1;
+FROM unnest(
+    %(ids)s::uuid[], %(receiver_ids)s::text[], %(entity_names)s::text[],
+    %(entity_identifiers)s::text[]
+) AS wanted (id, receiver_id, entity_name, entity_identifier)
+LEFT JOIN LATERAL (
+    SELECT
+        recipient.id, recipient.email, recipient.display_name, recipient.locale,
+        recipient.time_zone, recipient.active
+    FROM pipeline.recipient
+    WHERE recipient.id = wanted.receiver_id
+    LIMIT 1
+) AS recipient ON true
+LEFT JOIN LATERAL (
+    SELECT entity.reference, entity.title, entity.url
+    FROM pipeline.entity
+    WHERE entity.entity_name = wanted.entity_name
+        AND entity.entity_identifier = wanted.entity_identifier
+    LIMIT 1
+) AS entity ON true;

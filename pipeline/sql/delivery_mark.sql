@@ -17,4 +17,5 @@ WITH marked AS (
 UPDATE pipeline.delivery_attempt
 SET stage = 'dot'
 FROM marked
-WHERE delivery_attempt.delivery_id = marked.id AND attempt_token = %(token)s;
+WHERE delivery_attempt.delivery_id = marked.id AND attempt_token = %(token)s
+RETURNING attempt_number;

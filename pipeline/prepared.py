@@ -1,0 +1,74 @@
+"""The few statements that every mail takes, parsed and planned once a session.
+
+To plan them takes the server about as long as to run them. Behind a pooler that gives each
+transaction another session, such as pgbouncer, there is nothing to keep them in: they are sent as
+they are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .database import Connection, Statement, only_row, together
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+_COMMENT = re.compile(r"--[^\n]*")
+
+
+class Prepared:
+    """Runs statements over one connection.
+
+    Parameters:
+      connection: In autocommit mode, outside a transaction.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._is_own: bool | None = None
+        #: By text: the name under which the server knows it, and its parameters in their order.
+        self._known: dict[str, tuple[str, list[str]]] = {}
+
+    def run(self, *statements: Statement) -> list[tuple[Any, ...]]:
+        """Run statements as one transaction, in one round trip: see `database.together`.
+
+        Returns:
+          The rows of the last one, if it gives any.
+        """
+        return together(self.connection, *map(self._executed, statements))
+
+    def _executed(self, statement: Statement) -> Statement:
+        if not self._has_own_session():
+            return statement
+        text, parameters = statement
+        if text not in self._known:
+            self._known[text] = self._prepare(text)
+        name, order = self._known[text]
+        places = ", ".join(f"%({each})s" for each in order)
+        return f"EXECUTE {name} ({places});", parameters
+
+    def _prepare(self, text: str) -> tuple[str, list[str]]:
+        name = f"pipeline_{len(self._known)}"
+        order: list[str] = []
+
+        def numbered(match: re.Match[str]) -> str:
+            if match[1] not in order:
+                order.append(match[1])
+            return f"${order.index(match[1]) + 1}"
+
+        numbered_text = _PARAMETER.sub(numbered, _COMMENT.sub("", text))
+        with self.connection.cursor() as cursor:
+            cursor.execute(f"PREPARE {name} AS {numbered_text}")
+        return name, order
+
+    def _has_own_session(self) -> bool:
+        """Whether the process that this connection was made to is the one that answers.
+
+        A pooler gives its clients process ids of its own making.
+        """
+        if self._is_own is None:
+            with self.connection.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                (pid,) = only_row(cursor)
+            self._is_own = pid == self.connection.info.backend_pid
+        return self._is_own
