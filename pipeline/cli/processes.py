@@ -42,6 +42,8 @@ def worker(processes: int, threads: int) -> None:
     command = [
         sys.executable, "-m", "dramatiq", "pipeline.worker",
         "--processes", str(processes), "--threads", str(threads),
+        # While Dramatiq waits for its processes to come up it doesn't see them die.
+        "--worker-fork-timeout", "5000",
     ]  # fmt: skip
     raise click.exceptions.Exit(Supervisor(command, environment).run())
 

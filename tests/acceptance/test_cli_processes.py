@@ -77,6 +77,7 @@ def test_O01_a_killed_worker_process_is_replaced(database_url: str, tmp_path: Pa
             running(tmp_path / "scheduler.log", "scheduler", environment=settings),
             running(tmp_path / "worker.log", "worker", environment=settings) as worker,
         ):
+            worker.wait_for("ready for action")
             first = wait_until(lambda: worker_processes(database_url), 30)[0]
             os.kill(first, signal.SIGKILL)
             worker.wait_for("starting them again")

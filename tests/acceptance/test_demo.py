@@ -8,6 +8,8 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
@@ -260,3 +262,25 @@ def test_options_that_do_not_go_together_are_refused(options: tuple[str, ...], n
 
     assert ran.status == 2
     assert named in ran.err
+
+
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
+def test_a_missing_extra_is_named(missing: str) -> None:
+    """Without what the extra brings the demo says which extra that is, and stops what it began."""
+    script = (
+        "import sys; from pipeline.cli import main; sys.modules[sys.argv[1]] = None;"
+        " sys.exit(main(['demo', '--once', '--notifications', '5']))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script, missing],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "dramatiq-email-pipeline[demo]" in done.stderr
+    assert "Traceback" not in done.stderr
