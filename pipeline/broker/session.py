@@ -55,8 +55,8 @@ class SharedSessionError(psycopg2.OperationalError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}: a pooler in transaction mode seems to be in between, which gives this session "
-            "to others; give the broker a consume_url that goes around it"
+            f"{what}: a pooler in transaction mode seems to be in between, which gives this "
+            "session to others; give the broker a consume_url that goes around it"
         )
 
 
