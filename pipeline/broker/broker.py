@@ -170,6 +170,8 @@ class PostgresBroker(StockBroker):  # type: ignore[misc]
                 held.resend = (text, message.queue_name, delay or None)
             else:
                 self._sender.send([encode_row(message, delay or None)])
+                if self.keeper is not None and not self.announces:
+                    self.keeper.nudge(message.queue_name)
         self.emit_after("enqueue", message, delay)
         return message
 

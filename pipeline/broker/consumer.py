@@ -18,7 +18,7 @@ from pipeline.outbox import encode_message
 logger = logging.getLogger(__name__)
 
 #: Seconds that a closing consumer waits for what has been finished to be settled.
-CLOSE_TIMEOUT = 15.0
+CLOSE_TIMEOUT = 10.0
 
 
 class PostgresConsumer(Consumer):

@@ -92,7 +92,7 @@ class Keeper:
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
         self._is_awake = False
-        self._is_abandoned = False
+        self._is_abandoned = self._gave_up = False
         self._flush_count = 0
         self._turn_count = 0
 
@@ -145,6 +145,11 @@ class Keeper:
             self._has_batch.set()
         self._wake()
 
+    def nudge(self, queue_name: str) -> None:
+        """Say that something was put into a queue, where no notification will."""
+        self._hand.has_news(queue_name)
+        self._wake()
+
     def may_start(self, held: Held) -> bool:
         """Whether a worker may start a message now: not if its lock is known to be lost.
 
@@ -163,8 +168,11 @@ class Keeper:
     def flush(self, timeout: float) -> bool:
         """Wait until every note has been settled; False if they weren't in time.
 
-        What the thread is just claiming counts: it goes back if its inbox has been closed.
+        What the thread is just claiming counts: it goes back if its inbox has been closed. Once a
+        wait was in vain, others are short until there is a session again.
         """
+        if self._gave_up:
+            timeout = min(timeout, 0.5)
         with self._flushed:
             self._flush_count += 1
             # The turn that the thread is at may not have seen the newest notes, the next one has.
@@ -181,6 +189,7 @@ class Keeper:
             )
             self._flush_count -= 1
         if not done:
+            self._gave_up = True
             logger.warning(
                 "%d finished messages could not be settled within %g s: they will run again",
                 self._settler.pending_count(),
@@ -253,6 +262,7 @@ class Keeper:
         self._claimer.restart()
         self._recovery.restart()
         self._began_at = time.monotonic()
+        self._gave_up = False
         self._has_session.set()
         return session
 

@@ -28,8 +28,11 @@ SETTINGS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "jit": "off",
-    "lock_timeout": "10s",
-    "statement_timeout": "60s",
+    # Ending a statement ends the session, and the locks with it: whoever alters the table is waited
+    # for. That the connection is dead, TCP finds out.
+    "lock_timeout": "0",
+    "statement_timeout": "0",
+    "transaction_timeout": "0",
     "idle_session_timeout": "0",
     # The server must notice within seconds that this machine is gone: it holds the locks till then.
     "tcp_keepalives_idle": "5",

@@ -66,3 +66,26 @@ def test_a_restart_of_postgres_loses_nothing(
     # What was in hand when the server went, and no more: 4 restarts' worth of prefetched messages.
     assert sum(times.values()) - len(times) <= 4 * 8
     assert len(effects(url, "end")) <= 2
+
+
+def test_a_worker_can_be_stopped_while_postgres_is_away(
+    server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """It gives up after a bounded wait, and what it could not settle runs again elsewhere."""
+    url = server.dsn("shop")
+    execute(url, generate_init_sql() + EFFECT_TABLE)
+    with mended_broker(url) as broker:
+        slow = actor(broker, lambda *_: None, actor_name="slow")
+        for i in range(6):
+            slow.send(0.5, i)
+    with worker(url, tmp_path / "a", threads=2) as first:
+        wait_until(lambda: len(effects(url, "start")) >= 2)
+        pid = server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGQUIT)
+        wait_until(lambda: server.pid is None, timeout=20)
+        assert first.terminate(timeout=40) == 0
+    server.start()
+    with worker(url, tmp_path / "b", threads=2):
+        wait_until(lambda: states(url) == {"done": 6}, timeout=20, message=lambda: str(states(url)))
+    assert {row[1] for row in effects(url, "end")} == set(range(6))

@@ -620,6 +620,18 @@ def test_polling_alone_is_enough(url: str, ran: Ran) -> None:
             wait_until(settled(url))
 
 
+def test_a_process_that_polls_knows_what_it_sends_itself(url: str) -> None:
+    """What an actor sends on to its own process doesn't wait for the next poll."""
+    with mended_broker(url, wake="poll", poll_interval=60) as broker:
+        add = actor(broker, lambda x, y: x + y, actor_name="add", store_results=True)
+        with running_worker(broker):
+            pipe = pipeline([add.message(1, 2), add.message(3), add.message(4)], broker=broker)
+            assert pipe.run().get_result(block=True, timeout=10_000) == 10
+            delayed = add.send_with_options(args=(1, 1), delay=100)
+            backend = broker.get_results_backend()
+            assert delayed.get_result(backend=backend, block=True, timeout=10_000) == 2
+
+
 def test_a_broker_with_too_few_connections_for_a_worker_says_so(url: str) -> None:
     """One connection would go to the locks, and none would be left to send with."""
     with (
