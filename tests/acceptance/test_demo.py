@@ -29,7 +29,7 @@ from tests.support.commands import (
 )
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def once(tmp_path: Path, *options: str, **settings: str) -> Ran:
     with running(
         tmp_path / "err", "demo", "--once", *options, environment=surroundings, out=out
     ) as demo:
-        status = demo.process.wait(100)
+        status = demo.process.wait(200)
     # Dramatiq makes an empty folder of its own as soon as it is imported.
     left = [path for path in temporary.iterdir() if path.name != "dramatiq-prometheus"]
     shutil.rmtree(temporary)
@@ -147,7 +147,7 @@ def test_a_worker_that_is_killed_on_the_way_loses_nothing(tmp_path: Path) -> Non
         demo.wait_for("Making 3,000 notifications")
         worker = wait_until(lambda: working(demo.pid), 20)
         os.kill(worker[-1], signal.SIGKILL)
-        assert demo.process.wait(100) == 0, demo.said
+        assert demo.process.wait(200) == 0, demo.said
 
     assert json.loads(out.read_text())["lost"] == 0
 
