@@ -1,6 +1,8 @@
 """The scheduler process: `python scheduler.py`, the same as `pipeline scheduler`."""
 
-from pipeline.scheduler_process import main
+import sys
+
+from pipeline.cli import main
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(["scheduler", *sys.argv[1:]]))

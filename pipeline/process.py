@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
+from contextlib import closing
 from dataclasses import replace
 
 from dramatiq import Broker, Middleware
@@ -19,7 +20,7 @@ from dramatiq.middleware import (
 from dramatiq_pg import PostgresBroker
 from psycopg2.pool import ThreadedConnectionPool
 
-from .database import CONNECTION_DEFAULTS
+from .database import CONNECTION_DEFAULTS, connect, init
 from .settings import Settings
 
 #: Connections that a worker process may have to the queue: its consumers' and one a thread.
@@ -42,14 +43,32 @@ def end_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def resolved(settings: Settings | None = None) -> Settings:
-    """The settings, with the embedded Postgres in place of a database that is not named."""
-    settings = Settings.load() if settings is None else settings
+def resolved(settings: Settings) -> Settings:
+    """The settings, with the embedded Postgres in place of a database that is not named.
+
+    Raises:
+      EmbeddedPostgresError: When it can't be had.
+    """
     if settings.database_url is not None:
         return settings
     from .embedded import embedded_url
 
     return replace(settings, database_url=embedded_url())
+
+
+def prepared(settings: Settings) -> Settings:
+    """The same for a worker or a scheduler: the embedded Postgres gets its schema on the way, since
+    nobody else is there to do it. A database that is named is left to `pipeline init`.
+
+    Raises:
+      EmbeddedPostgresError: When it can't be had.
+      psycopg2.Error: When it can't be prepared.
+    """
+    found = resolved(settings)
+    if settings.database_url is None:
+        with closing(connect(found.url)) as connection:
+            init(connection, queue_schema=found.queue_schema, queue_prefix=found.queue_prefix)
+    return found
 
 
 def make_broker(settings: Settings) -> PostgresBroker:

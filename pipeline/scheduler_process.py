@@ -11,9 +11,9 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from .doorbells import Doorbells
 from .presence import Presence
-from .process import make_broker, resolved
+from .process import make_broker
 from .scheduling import Schedule
-from .settings import SettingError, Settings
+from .settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -44,22 +44,3 @@ def run(settings: Settings) -> None:
     scheduler.shutdown(wait=True)
     schedule.close()
     presence.stop()
-
-
-def main() -> int:
-    """Entry point of `scheduler.py`.
-
-    Returns:
-      The exit code: 2 when a setting can't be used.
-    """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("apscheduler").setLevel(logging.WARNING)
-    try:
-        settings = resolved()
-    except SettingError as error:
-        logger.error("%s", error)
-        return 2
-    run(settings)
-    return 0

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dramatiq
 
 from .application import Pipeline
-from .process import make_broker, resolved
+from .process import make_broker, prepared
+from .settings import Settings
 
-settings = resolved()
+settings = prepared(Settings.load())
 broker = make_broker(settings)
 dramatiq.set_broker(broker)
 pipeline = Pipeline(broker, settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from .errors import UsedWrongly
@@ -56,22 +56,16 @@ def settings_for_process() -> Settings:
     Raises:
       UsedWrongly: When the database is not prepared.
     """
-    from pipeline.database import connect, init
+    from pipeline.database import connect
+    from pipeline.process import prepared
+    from pipeline.settings import Settings
 
-    settings, is_embedded = settings_with_database()
-    assert settings.database_url is not None
-    connection = connect(settings.database_url, application_name="pipeline command")
-    try:
-        if is_embedded:
-            say("PIPELINE_DATABASE_URL is not set: using the embedded Postgres.")
-            init(
-                connection,
-                queue_schema=settings.queue_schema,
-                queue_prefix=settings.queue_prefix,
-            )
+    given = Settings.load()
+    if given.database_url is None:
+        say("PIPELINE_DATABASE_URL is not set: using the embedded Postgres.")
+    settings = prepared(given)
+    with closing(connect(settings.url, application_name="pipeline command")) as connection:
         require_schema(connection, settings)
-    finally:
-        connection.close()
     return settings
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.commands import Running, descendants, environment, is_alive, run, running
 from tests.support.postgres import execute
+from tests.support.shell import ROOT, Terminal
 from tests.support.smtp_server import ScriptedServer
 from tests.support.waiting import wait_until
 
@@ -131,3 +135,41 @@ def test_the_embedded_database_is_prepared_on_the_way(tmp_path: Path) -> None:
             wait_until(lambda: not pid.exists(), message="the server is still there")
     finally:
         shutil.rmtree(data, ignore_errors=True)
+
+
+@pytest.mark.slow
+def test_the_same_without_the_command(tmp_path: Path) -> None:
+    """`python scheduler.py` and `dramatiq pipeline.worker` prepare it as well."""
+    data = Path("/tmp", f"pipeline-plain-{os.getpid()}")
+    settings = environment(None, data_dir=data, smtp_url="smtp://127.0.0.1:1")
+    try:
+        with Terminal(tmp_path, ROOT, settings) as terminal:
+            processes = [
+                terminal.start("python scheduler.py"),
+                terminal.start("dramatiq pipeline.worker --processes 1 --threads 2"),
+            ]
+
+            def seen() -> bool:
+                told = json.loads(terminal.run("pipeline status --json || echo {}"))
+                return bool(told.get("schedulers") and told.get("workers"))
+
+            wait_until(seen, 30, terminal.output)
+            assert [terminal.stop(process) for process in processes] == [0, 0]
+            assert "does not exist" not in terminal.output()
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def test_the_scheduler_file_names_a_bad_setting(tmp_path: Path) -> None:
+    """As the command does, with the same exit code."""
+    settings = environment(None, data_dir=tmp_path, stack_every="often")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scheduler.py")],
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "PIPELINE_STACK_EVERY 'often'" in done.stderr
