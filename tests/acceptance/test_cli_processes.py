@@ -83,6 +83,8 @@ def test_O01_a_killed_worker_process_is_replaced(database_url: str, tmp_path: Pa
         ):
             worker.wait_for("ready for action")
             first = wait_until(lambda: worker_processes(database_url), 30)[0]
+            # Before it says so, Dramatiq would wait half a minute for one that has died.
+            worker.wait_for("is booting up")
             os.kill(first, signal.SIGKILL)
             worker.wait_for("starting them again")
             write(database_url, "a")
