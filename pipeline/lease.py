@@ -41,6 +41,8 @@ class Keeper:
         self.token = token
         self.lease = lease
         self.place_lease = min(lease, PLACE_LEASE)
+        #: Seconds between two renewals.
+        self.interval = self.place_lease.total_seconds() / RENEWALS
         self._held: dict[str, str] = {}
         self._place_until = taken_at + self.place_lease.total_seconds()
         self._lost = False
@@ -73,9 +75,8 @@ class Keeper:
         return not self._lost and boot_clock() < self._place_until
 
     def _loop(self) -> None:
-        interval = self.place_lease.total_seconds() / RENEWALS
         connection = None
-        while not self._stop.wait(interval):
+        while not self._stop.wait(self.interval):
             try:
                 if connection is None or connection.closed:
                     connection = connect(self.url, application_name="pipeline keeper")

@@ -1,5 +1,7 @@
 -- Owns `uncertain`: the policy decides. `hold`: an operator. `resend`: back to the queue under the
--- same Message-ID, at once the first time, failed when the attempts are used up.
+-- same Message-ID, at once the first time, failed when the attempts are used up. From here on it counts
+-- as uncertain, whoever made it so: nothing may join it, and it never stands in the way of another
+-- delivery of its stack.
 -- Carried by delivery_unsettled.
 WITH unsettled AS (
     SELECT id
@@ -28,6 +30,7 @@ SET state = CASE
             power(%(growth)s, least(uncertain_count - 2, 40)))::double precision
         ELSE interval '0'
     END,
+    uncertain_count = greatest(uncertain_count, 1),
     updated_at = now()
 FROM unsettled
 WHERE delivery.id = unsettled.id
