@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from psycopg2 import sql
-from psycopg2.extensions import connection as Connection
-from psycopg2.extensions import cursor as Cursor
 
-from .database import query, transaction
+from .database import Connection, Cursor, only_row, query, transaction
 from .doorbells import QUEUE
 from .outbox import QueueTable
 from .presence import INTERVAL
@@ -117,11 +114,11 @@ def read_status(connection: Connection, settings: Settings) -> Status:
         # One snapshot for all, so that a delivery is not counted while it is on its way.
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cursor.execute(query("status_notifications"))
-        pending, urgent, oldest_at, at = _row(cursor)
+        pending, urgent, oldest_at, at = only_row(cursor)
         cursor.execute(query("status_deliveries"))
         deliveries = dict.fromkeys(STATES, 0) | dict(cursor.fetchall())
         cursor.execute(query("status_due"))
-        (due_at,) = _row(cursor)
+        (due_at,) = only_row(cursor)
         cursor.execute(
             sql.SQL(query("status_queue")).format(queue=sql.Identifier(*table)),
             {"queue_name": QUEUE},
@@ -151,12 +148,6 @@ def read_status(connection: Connection, settings: Settings) -> Status:
         last_tick_at=tick[0],
         last_tick_is_stacked=tick[1],
     )
-
-
-def _row(cursor: Cursor) -> tuple[Any, ...]:
-    row: tuple[Any, ...] | None = cursor.fetchone()
-    assert row is not None
-    return row
 
 
 def _relays(cursor: Cursor, configured: str) -> list[RelayStatus]:

@@ -22,7 +22,6 @@ from .output import (
 if TYPE_CHECKING:
     from pipeline.deliveries import Record
 
-if TYPE_CHECKING:
     _TextType = click.ParamType[str]
 else:
     _TextType = click.ParamType

@@ -13,7 +13,7 @@ from pipeline.smtp.wire import Wire, WireError
 
 __all__ = ["HandshakeError", "open_wire", "tls_context"]
 
-#: Answers to an AUTH that another mechanism may get round (RFC 4954 section 4, RFC 4954 section 6).
+#: Answers to an AUTH that another mechanism may get round (RFC 4954 sections 4 and 6).
 _OTHER_MECHANISM = frozenset({504, 534})
 
 

@@ -28,26 +28,15 @@ class Timeouts:
     too late for us leaves the message uncertain (RFC 5321 section 4.5.3.2 would wait 10 minutes).
     """
 
-    connect: float = 30.0
+    connect: float = 10.0
     command: float = 30.0
     data: float = 60.0
-    reply: float = 120.0
+    reply: float = 300.0
 
     def __post_init__(self) -> None:
         for name in ("connect", "command", "data", "reply"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"timeout {name} must be positive, got {getattr(self, name)!r}")
-
-    @property
-    def until_dot(self) -> float:
-        """The longest that a send can take before its final dot, in seconds: a stale session is
-        tried with RSET and MAIL, replaced, and MAIL, RCPT, DATA and the content follow."""
-        return 2 * self.command + self.connect + 3 * self.command + self.data
-
-    @property
-    def longest_send(self) -> float:
-        """The longest that a whole send can take, in seconds, without the caller's part in it."""
-        return self.until_dot + self.reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,10 +76,3 @@ def test_a_timeout_must_be_positive() -> None:
     """Zero would mean never to wait, and is refused with its name."""
     with pytest.raises(ValueError, match=r"timeout data must be positive, got 0"):
         Timeouts(data=0)
-
-
-def test_the_longest_send_is_bounded() -> None:
-    """What a lease has to outlast is known from the timeouts."""
-    timeouts = Timeouts(connect=10, command=5, data=20, reply=40)
-    assert timeouts.until_dot == 10 + 5 * 5 + 20
-    assert timeouts.longest_send == timeouts.until_dot + 40
