@@ -21,6 +21,8 @@ from tests.support.broker_workers import effects, states, worker
 from tests.support.postgres import execute
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
