@@ -116,6 +116,13 @@ class Ahead:
         self._read: dict[str, Stack | Closing] = {}
         self._read_at = 0.0
 
+    def begin(self, chunk: Sequence[Subject]) -> None:
+        """The next chunk. Whatever was read for an earlier one is forgotten: a delivery that is
+        claimed again may have been given more.
+        """
+        self.chunk = chunk
+        self._read = {}
+
     def stack(self, wanted: Subject) -> Stack | Closing:
         """The stack of one of the chunk, not older than `FRESH`."""
         is_fresh = boot_clock() - self._read_at < FRESH

@@ -219,7 +219,7 @@ class _Turn:
 
     def _send_chunk(self, session: Session, chunk: Sequence[Claimed]) -> None:
         begun = True
-        self._ahead.chunk = [claimed.subject for claimed in chunk]
+        self._ahead.begin([claimed.subject for claimed in chunk])
         for index, claimed in enumerate(chunk):
             rest = chunk[index + 1 :]
             following = rest[0] if rest else None
