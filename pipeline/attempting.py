@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 
 from . import delivery
-from .database import boot_clock
+from .database import boot_clock, holds_any_text
 from .delivery import Claimed
 from .prepared import Prepared
 from .preparing import prepare
@@ -38,8 +38,18 @@ def attempt(
     Returns:
       How it ended, or why no mail is needed. An error of ours in making the mail is a deferral of
       this delivery alone; a broken database connection is an abandoned attempt, known not to be
-      sent, and the connection's `closed` tells it.
+      sent, and the connection's `closed` tells it. Its texts are such that the database can hold
+      them: an outcome that could not be written would become uncertain.
     """
+    result = _attempt(prepared, settings, session, ahead, claimed)
+    if isinstance(result, Closing) or holds_any_text(prepared.connection):
+        return result
+    return result.in_ascii()
+
+
+def _attempt(
+    prepared: Prepared, settings: Settings, session: Session, ahead: Ahead, claimed: Claimed
+) -> Result | Closing:
     try:
         subject = claimed.subject
         mail = prepare(settings, subject, ahead.stack(subject), message_id=claimed.message_id)

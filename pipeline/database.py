@@ -63,7 +63,9 @@ def connect(url: str, *, application_name: str = "pipeline") -> Connection:
     """A new connection in autocommit mode; transactions are opened by `transaction`.
 
     Parameters:
-      url: A libpq URL or key/value string; what it says goes before our defaults.
+      url: A libpq URL or key/value string; what it says goes before our defaults. But the client's
+        encoding is UTF-8 whatever URL, environment or database say: what servers reply must be
+        writable.
       application_name: What `pg_stat_activity` shows.
 
     Raises:
@@ -71,10 +73,21 @@ def connect(url: str, *, application_name: str = "pipeline") -> Connection:
     """
     given = extensions.parse_dsn(url)
     connection: Connection = psycopg2.connect(
-        **{**CONNECTION_DEFAULTS, "application_name": application_name, **given}
+        **{
+            **CONNECTION_DEFAULTS,
+            "application_name": application_name,
+            **given,
+            "client_encoding": "UTF8",
+        }
     )
     connection.autocommit = True
     return connection
+
+
+def holds_any_text(connection: Connection) -> bool:
+    """Whether the database can hold every letter; an old one may have an encoding with few."""
+    encoding = connection.info.parameter_status("server_encoding")
+    return encoding in (None, "UTF8", "SQL_ASCII")
 
 
 def only_row(cursor: Cursor) -> tuple[Any, ...]:

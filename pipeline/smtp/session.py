@@ -12,7 +12,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.replies import Outcome, Reply, Scope, Stage, classify, storable
 from pipeline.smtp.handshake import HandshakeError, open_wire, tls_context
@@ -55,6 +55,15 @@ class Result:
     def reason(self) -> str:
         """One line for people: what went wrong, and the reply behind it."""
         return ": ".join(str(part) for part in (self.error, self.reply) if part)
+
+    def in_ascii(self) -> Result:
+        """The same with a `?` for each letter beyond ASCII."""
+        reply = self.reply and replace(self.reply, text=_in_ascii(self.reply.text))
+        return replace(self, reply=reply, error=self.error and _in_ascii(self.error))
+
+
+def _in_ascii(text: str) -> str:
+    return text.encode("ascii", "replace").decode("ascii")
 
 
 class Session:
