@@ -15,8 +15,9 @@ from pipeline import Pipeline, Settings, delivery, notify
 from pipeline.attempting import attempt
 from pipeline.database import connect, init, transaction
 from pipeline.doorbells import Doorbells
-from pipeline.preparing import Closing
+from pipeline.prepared import Prepared as Statements
 from pipeline.process import make_broker
+from pipeline.reading import Ahead, Closing
 from pipeline.recovery import Recovery
 from pipeline.scheduling import Schedule
 from pipeline.sending import Sender
@@ -122,7 +123,9 @@ def overtaken(prepared: Prepared) -> None:
             first, *rest = claims
             delivery.begin(cursor, first, worker="walk", lease=LEASE)
         run_pass(connection, settings, prepared.doorbells)
-        result = attempt(connection, settings, session, first)
+        ahead = Ahead(connection)
+        ahead.begin([first.subject])
+        result = attempt(Statements(connection), settings, session, ahead, first)
         with transaction(connection) as cursor:
             assert not isinstance(result, Closing)
             write_outcome(cursor, settings, first, result, relay_pause=timedelta(seconds=1))
