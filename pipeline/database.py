@@ -103,18 +103,24 @@ def only_row(cursor: Cursor) -> tuple[Any, ...]:
 
 
 @contextmanager
-def transaction(connection: Connection) -> Iterator[Cursor]:
+def transaction(connection: Connection, *, walks: bool = False) -> Iterator[Cursor]:
     """One transaction, READ COMMITTED, with bounds on each statement's time and between them.
 
     It commits when the block ends and rolls back when it raises. A commit that raises may have
     succeeded all the same: whatever runs in here must be safe to be asked again.
+
+    Parameters:
+      connection: In autocommit mode.
+      walks: Its statements take the first few rows in the order of an index, and the planner is
+        kept to that: see `walk_plan.sql`.
     """
     with connection.cursor() as cursor:
         # The isolation is said, since a database or a role may have another default.
         cursor.execute(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
             f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}s'; "
-            f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT * 1000:.0f}ms'"
+            f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT * 1000:.0f}ms';"
+            + (query("walk_plan") if walks else "")
         )
         try:
             yield cursor

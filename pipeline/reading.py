@@ -22,6 +22,9 @@ ROWS = 1000
 ROW_BYTES = 256 * 1024
 TOTAL_BYTES = 4 * 1024 * 1024
 
+#: How many deliveries are read at once at the most.
+MOST = 64
+
 #: What was read is as good as new for this long, in seconds.
 FRESH = 0.25
 
@@ -127,7 +130,7 @@ class Ahead:
         """The stack of one of the chunk, not older than `FRESH`."""
         is_fresh = boot_clock() - self._read_at < FRESH
         if wanted.id not in self._read or not is_fresh:
-            self._size = self._size * 2 if is_fresh else max(self._size // 2, 1)
+            self._size = min(self._size * 2, MOST) if is_fresh else max(self._size // 2, 1)
             self._read_at = boot_clock()
             self._read = self._read_from(wanted)
         return self._read.pop(wanted.id)

@@ -82,7 +82,7 @@ class Recovery:
         Raises:
           psycopg2.Error: The first that went wrong, after the other deliveries.
         """
-        with transaction(self.connection) as cursor:
+        with transaction(self.connection, walks=True) as cursor:
             silent = delivery.silent(cursor, limit=BATCH)
         count = 0
         failures: list[psycopg2.Error] = []
@@ -120,7 +120,7 @@ class Recovery:
         Returns:
           How many.
         """
-        with transaction(self.connection) as cursor:
+        with transaction(self.connection, walks=True) as cursor:
             cursor.execute(query("recover_transmitting"), {"limit": BATCH})
             lost = cursor.fetchall()
         for (id_,) in lost:
@@ -133,7 +133,7 @@ class Recovery:
         Returns:
           How many.
         """
-        with transaction(self.connection) as cursor:
+        with transaction(self.connection, walks=True) as cursor:
             cursor.execute(
                 query("recover_uncertain"),
                 {
@@ -173,10 +173,10 @@ class Recovery:
           How many messages were written.
         """
         relay = RelayState.of(self.settings)
-        with transaction(self.connection) as cursor:
+        with transaction(self.connection, walks=True) as cursor:
             self.doorbells.prune(cursor)
             self.doorbells.repeat(cursor)
-        with transaction(self.connection) as cursor:
+        with transaction(self.connection, walks=True) as cursor:
             count = 0
             useful = relay.useful_senders(cursor)
             if useful:
@@ -195,10 +195,10 @@ class Recovery:
         """
         count = self._in_batches("purge_deliveries", {"limit": BATCH, "keep": self.settings.keep})
         for _ in range(ROUNDS):
-            with transaction(self.connection) as cursor:
+            with transaction(self.connection, walks=True) as cursor:
                 if self.doorbells.purge(cursor, limit=BATCH) < BATCH:
                     break
-        with transaction(self.connection) as cursor:
+        with transaction(self.connection, walks=True) as cursor:
             cursor.execute(query("purge_ticks"))
             cursor.execute(query("purge_processes"))
         return count
@@ -206,7 +206,7 @@ class Recovery:
     def _in_batches(self, name: str, parameters: dict[str, object]) -> int:
         count = 0
         for _ in range(ROUNDS):
-            with transaction(self.connection) as cursor:
+            with transaction(self.connection, walks=True) as cursor:
                 cursor.execute(query(name), parameters)
                 count += cursor.rowcount
                 if cursor.rowcount < BATCH:

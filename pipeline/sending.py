@@ -94,7 +94,7 @@ class Sender:
                 return {}
             turn = _Turn(self, connection, place)
             turn.work()
-            with transaction(connection) as cursor:
+            with transaction(connection, walks=True) as cursor:
                 cursor.execute(
                     query("sender_leave"),
                     {"slot": place.slot, "token": place.token, "rest": turn.rest},
@@ -195,7 +195,7 @@ class _Turn:
     def _claim(self) -> list[Claimed]:
         """The next chunk, its first attempt begun; one delivery while the relay is on trial."""
         try:
-            with transaction(self.connection) as cursor:
+            with transaction(self.connection, walks=True) as cursor:
                 entry = "probe" if self._is_probe else self.relay.enter(cursor)
                 limit = {"open": self.settings.chunk, "probe": 1, "wait": 0}[entry]
                 chunk = delivery.claim(cursor, limit=limit, lease=self.settings.lease)

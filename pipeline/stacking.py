@@ -123,7 +123,7 @@ def claim_chunk(
     Returns:
       What was done, and the last stack that was looked at: None when there was none.
     """
-    cursor.execute(query("stack_plan"))
+    cursor.execute(query("walk_plan"))
     receiver_id, entity_name, entity_identifier = after or ("", "", "")
     cursor.execute(
         query("stack_claim"),

@@ -3,7 +3,7 @@
 -- same. Both tables by primary key.
 WITH begun AS (
     UPDATE pipeline.delivery
-    SET attempt_count = attempt_count + 1, lease_expires_at = now() + %(lease)s, updated_at = now()
+    SET attempt_count = attempt_count + 1, lease_expires_at = now() + %(lease)s
     WHERE id = %(id)s AND attempt_token = %(token)s AND state = 'sending'
         AND NOT EXISTS (
             SELECT FROM pipeline.delivery_attempt

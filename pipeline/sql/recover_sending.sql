@@ -1,5 +1,5 @@
 -- Owns `sending`: deliveries whose sender fell silent before the marker. They were not sent.
--- Carried by delivery_in_flight.
+-- Carried by delivery_in_hand.
 SELECT
     id::text, attempt_token::text, receiver_id, entity_name, entity_identifier, message_id,
     attempt_count, uncertain_count, notification_count, created_at

@@ -1,6 +1,6 @@
 -- Owns `transmitting`: deliveries whose sender fell silent after the marker. Nobody knows whether the
 -- server has them. The token stays: if the sender speaks after all, its word settles them.
--- Carried by delivery_in_flight.
+-- Carried by delivery_in_hand.
 WITH silent AS (
     SELECT id
     FROM pipeline.delivery
