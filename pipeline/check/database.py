@@ -11,6 +11,7 @@ from psycopg2 import sql
 
 from pipeline.database import SCHEMA_VERSION, Connection, only_row, query, schema_version
 from pipeline.outbox import QueueTable
+from pipeline.reading import Subject, read_stack
 from pipeline.replies import storable
 from pipeline.settings import Settings
 from pipeline.status import GONE_AFTER
@@ -134,10 +135,10 @@ def check_privileges(connection: Connection, settings: Settings) -> Finding:
 
 def check_views(connection: Connection) -> Finding:
     """Whether recipients and items can be read as they are when a mail is made."""
-    nobody = {"receiver_id": "", "entity_name": "", "entity_identifier": ""}
+    nobody = Subject("00000000-0000-0000-0000-000000000000", "", "", "", 0)
     try:
         with connection.cursor() as cursor:
-            cursor.execute(query("delivery_content"), nobody)
+            read_stack(cursor, nobody)
             cursor.execute(query("people"), {"ids": [""]})
     except psycopg2.Error as error:
         return Finding(
