@@ -269,12 +269,14 @@ CREATE TABLE IF NOT EXISTS pipeline.relay (
     smtp_code      integer,
     updated_at     timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE pipeline.relay IS 'Mail servers that had trouble, known to all senders.';
+ALTER TABLE pipeline.relay ADD COLUMN IF NOT EXISTS next_slot_at timestamptz NOT NULL DEFAULT '-infinity';
+COMMENT ON TABLE pipeline.relay IS 'Mail servers that had trouble, or that may only be sent so much, known to all senders.';
 COMMENT ON COLUMN pipeline.relay.name IS 'host:port.';
 COMMENT ON COLUMN pipeline.relay.failure_count IS 'Troubles in a row; 0 when it works.';
 COMMENT ON COLUMN pipeline.relay.retry_at IS 'It is left alone until then.';
 COMMENT ON COLUMN pipeline.relay.reason IS 'What it last answered, or why it did not.';
 COMMENT ON COLUMN pipeline.relay.smtp_code IS 'Reply code of the last trouble, or null.';
+COMMENT ON COLUMN pipeline.relay.next_slot_at IS 'Not before this time may the next message go to it, where a limit is set.';
 COMMENT ON COLUMN pipeline.relay.updated_at IS 'When this last changed.';
 
 CREATE TABLE IF NOT EXISTS pipeline.process (

@@ -36,6 +36,21 @@ class RelayState:
         row = only_row(cursor)
         return str(row[0])
 
+    def slot(self, cursor: Cursor) -> float:
+        """Take the next moment at which a message may go to it.
+
+        Returns:
+          Seconds from now; 0 where no limit is set.
+        """
+        if self.settings.relay_rate is None:
+            return 0.0
+        # If it got lost with the server, a few messages would go too early: no need for the disk.
+        cursor.execute("SET LOCAL synchronous_commit = off")
+        interval = timedelta(seconds=1 / self.settings.relay_rate)
+        cursor.execute(query("relay_slot"), {"name": self.name, "interval": interval})
+        wait: timedelta = only_row(cursor)[0]
+        return wait.total_seconds()
+
     def trouble(self, cursor: Cursor, result: Result, *, is_probe: bool) -> timedelta:
         """It failed: leave it alone.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -242,6 +243,7 @@ class _Turn:
         Returns:
           Whether the next one has begun and is ours.
         """
+        self._await_slot()
         result = attempt(self.prepared, self.settings, session, self._ahead, claimed)
         try:
             begun = self._settle(claimed, result, following)
@@ -251,6 +253,16 @@ class _Turn:
             raise
         self.outcomes[result.state if isinstance(result, Closing) else result.outcome.value] += 1
         return begun
+
+    def _await_slot(self) -> None:
+        """Wait until the relay may be sent the next message, if there is a limit.
+
+        No transaction is open meanwhile, and the keeper renews the lease.
+        """
+        if self.settings.relay_rate is not None:
+            with transaction(self.connection) as cursor:
+                wait = self.relay.slot(cursor)
+            time.sleep(wait)
 
     def _settle(
         self, claimed: Claimed, result: Result | Closing, following: Claimed | None

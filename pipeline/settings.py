@@ -140,6 +140,9 @@ class Settings:
     senders: int = _setting(
         4, count, "senders, and so connections to the relay, at once in the whole installation"
     )
+    relay_rate: int | None = _setting(
+        None, count, "messages a second to the relay, from the whole installation; unset: no limit"
+    )
     slice: timedelta = _setting(
         timedelta(seconds=30), duration, "how long a sender works before it lets others have a turn"
     )
