@@ -115,9 +115,11 @@ def transaction(connection: Connection, *, walks: bool = False) -> Iterator[Curs
         kept to that: see `walk_plan.sql`.
     """
     with connection.cursor() as cursor:
-        # The isolation is said, since a database or a role may have another default.
+        # The isolation is said, since a database or a role may have another default. Statements of
+        # ours are short; where `stack_plan.sql` forbids plans, their costs look enormous, and a
+        # server that has JIT would compile for seconds what runs for milliseconds.
         cursor.execute(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL jit = off; "
             f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}s'; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT * 1000:.0f}ms';"
             + (query("walk_plan") if walks else "")

@@ -235,3 +235,10 @@ def test_a_message_id_carries_the_configured_domain(installation: Installation) 
     installation.stack()
     delivery = installation.delivery()
     assert delivery["message_id"] == f"<{delivery['id']}@shop.example>"
+
+
+def test_no_chunk_is_compiled_by_the_server(installation: Installation) -> None:
+    """JIT takes seconds for a plan that takes milliseconds, and is on in most packages of it."""
+    with transaction(installation.connection) as cursor:
+        cursor.execute("SHOW jit")
+        assert cursor.fetchone() == ("off",)
