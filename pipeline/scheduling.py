@@ -7,6 +7,7 @@ so a late or doubled run does no harm, and any number of schedulers make one tic
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 from .database import Connection, connect, query, transaction
 from .doorbells import Doorbells
 from .recovery import Recovery
+from .replies import storable
 from .settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,9 @@ ALIAS = "pipeline"
 
 #: Finished work is purged this often.
 PURGE_EVERY = timedelta(minutes=10)
+
+#: While a job keeps failing, it is said again this often, in seconds.
+REMIND_EVERY = 60.0
 
 
 class Schedule:
@@ -96,9 +101,14 @@ class Schedule:
             connection.close()
 
     def _guarded(self, name: str, job: Callable[[Connection], None]) -> Callable[[], None]:
-        """The job with a connection of its own, which survives whatever goes wrong."""
+        """The job with a connection of its own, which survives whatever goes wrong.
+
+        An outage is told when it begins, every `REMIND_EVERY` and when it is over: not each second.
+        """
+        began = told = 0.0
 
         def run() -> None:
+            nonlocal began, told
             try:
                 connection = self._connections.get(name)
                 if connection is None or connection.closed:
@@ -106,6 +116,15 @@ class Schedule:
                     self._connections[name] = connection
                 job(connection)
             except psycopg2.Error as error:
-                logger.warning("%s failed and will be run again: %s", name, error)
+                now = time.monotonic()
+                began = began or now
+                if not told or now - told >= REMIND_EVERY:
+                    told = now
+                    reason = storable(str(error))
+                    logger.warning("%s failed and is tried again until it works: %s", name, reason)
+            else:
+                if began:
+                    logger.info("%s works again, after %.0f s.", name, time.monotonic() - began)
+                began = told = 0.0
 
         return run

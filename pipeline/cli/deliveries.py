@@ -97,7 +97,7 @@ def list_(states: tuple[str, ...], receiver: str | None, limit: int, as_json: bo
         say("No delivery matches.")
         raise click.exceptions.Exit(1)
     if len(found) == limit and not as_json:
-        say(f"These are the first {limit:,}; --limit shows more.")
+        say(f"These are the first {limit:,}; --limit shows more, if there is more.")
 
 
 def row_for_programs(row: Record) -> Record:

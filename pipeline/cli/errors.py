@@ -63,8 +63,12 @@ def _database(error: Exception) -> click.ClickException:
 def _first_line(error: Exception) -> str:
     from pipeline.replies import storable
 
-    return storable(str(error)).removeprefix("connection to server ").rstrip(". ")
+    text = storable(str(error)).removesuffix(_LIBPQ_HINT)
+    return text.removeprefix("connection to server at ").rstrip(". ")
 
+
+#: What libpq asks after a refused connection, on a second line.
+_LIBPQ_HINT = " Is the server running on that host and accepting TCP/IP connections?"
 
 _TELLERS = {
     "pipeline.settings.SettingError": _setting,

@@ -145,7 +145,7 @@ def _report(
         if len(refused) > TOLD:
             say(f"And {len(refused) - TOLD:,} more were not {past}.")
         if is_bulk and bound is not None and len(done) == bound:
-            say(f"These were the first {bound:,}; --all takes the rest too.")
+            say(f"These were the first {bound:,}; --all takes the rest too, if there is more.")
     if not done:
         say("No delivery matches.")
     # One in bulk that changed while we came to it is none of the operator's business.
