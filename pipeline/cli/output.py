@@ -131,7 +131,10 @@ def _fitting(
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, a line each; values that are long go on below themselves."""
+    """Print names and values, a line each; values that are long go on below themselves.
+
+    But not addresses and paths, which would not be whole any more for those who copy them.
+    """
     console = stdout()
     width = max((len(name) for name, _ in facts), default=0)
     if not console.is_terminal:
@@ -141,12 +144,16 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
     for name, value in facts:
-        grid.add_row(Text(name, style="bold"), Text(value))
-    console.print(grid)
+        label = Text(name.ljust(width), style="bold")
+        if " " not in value:
+            console.print(Text.assemble(label, "  ", value), soft_wrap=True)
+            continue
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(label, Text(value))
+        console.print(grid)
 
 
 def clean(value: object, *, lines: bool = False) -> str:

@@ -57,6 +57,23 @@ def test_a_table_fits_its_terminal(database_url: str, columns: int) -> None:
     assert all(re.match(r"[0-9a-f-]{36}  failed", line) for line in lines[1:])
 
 
+def test_what_people_copy_stays_in_one_piece(database_url: str) -> None:
+    """An address or an identifier is not broken into lines, however narrow the terminal is."""
+    message_id = f"<{'x' * 80}@y.example>"
+    ((id_,),) = execute(
+        database_url,
+        "INSERT INTO pipeline.delivery (receiver_id, entity_name, entity_identifier, state, reason,"
+        f" message_id) VALUES ('ann', 'issue', '17', 'failed', 'none', '{message_id}')"
+        " RETURNING id::text",
+    )
+
+    shown = run_on_terminal(
+        "deliveries", "show", id_, environment=environment(database_url), columns=60
+    )
+
+    assert message_id in ESCAPE.sub("", shown)
+
+
 def test_what_is_piped_is_whole(database_url: str) -> None:
     """Where no person looks nothing is cut, however long."""
     fill(database_url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.policy
 import json
+import os
 import shutil
 import smtplib
 import socket
@@ -268,6 +269,9 @@ def test_a_taken_port_is_named() -> None:
         Inbox(http_port=other.getsockname()[1]).start()
 
 
+XDG_HOMES = ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium")
 def test_a_real_browser_lists_hostile_mail_as_text(inbox: Inbox, tmp_path: Path) -> None:
@@ -293,6 +297,8 @@ def test_a_real_browser_lists_hostile_mail_as_text(inbox: Inbox, tmp_path: Path)
         text=True,
         timeout=60,
         check=True,
+        # It writes more than its user data, and that next to a person's own.
+        env={**os.environ, "HOME": str(tmp_path), **{name: str(tmp_path) for name in XDG_HOMES}},
     )
     assert "&lt;img src=x onerror=" in found.stdout
     assert "<title>Inbox (1)</title>" in found.stdout

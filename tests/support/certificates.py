@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import shutil
 import subprocess
 import tempfile
@@ -32,6 +34,7 @@ def server_certificate() -> Certificate:
     if shutil.which("openssl") is None:
         pytest.skip("the openssl command is missing")
     folder = Path(tempfile.mkdtemp(prefix="pipeline-tests-tls-"))
+    atexit.register(_remove, folder, os.getpid())
     ca_key, ca_file = folder / "ca.key", folder / "ca.pem"
     key_file, request, certificate = folder / "key.pem", folder / "request.pem", folder / "cert.pem"
     extensions = folder / "extensions.cnf"
@@ -48,6 +51,11 @@ def server_certificate() -> Certificate:
         "-out", certificate, "-days", "2", "-extfile", extensions,
     )  # fmt: skip
     return Certificate(str(ca_file), str(certificate), str(key_file))
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # and not a fork of it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _openssl(*arguments: str | Path) -> None:
