@@ -68,10 +68,7 @@ def deliveries() -> None:
 )
 @json_option
 def list_(states: tuple[str, ...], receiver: str | None, limit: int, as_json: bool) -> None:
-    """List deliveries, those first whose state changed last.
-
-    Exit code 1 when none matches.
-    """
+    """List deliveries, those first whose state changed last."""
     from pipeline.deliveries import list_deliveries
 
     with opened() as (_, connection):
@@ -95,7 +92,6 @@ def list_(states: tuple[str, ...], receiver: str | None, limit: int, as_json: bo
         )  # fmt: skip
     if not found:
         say("No delivery matches.")
-        raise click.exceptions.Exit(1)
     if len(found) == limit and not as_json:
         say(f"These are the first {limit:,}; --limit shows more, if there is more.")
 
