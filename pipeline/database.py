@@ -136,7 +136,19 @@ def transaction(connection: Connection, *, walks: bool = False) -> Iterator[Curs
         cursor.execute("COMMIT")
 
 
-def together(connection: Connection, *statements: Statement) -> list[tuple[Any, ...]]:
+#: What every transaction is given, whatever the defaults of the database or the role are.
+_ISOLATION = "READ COMMITTED READ WRITE"
+_LIMIT = f"statement_timeout = '{STATEMENT_TIMEOUT}s'"
+
+#: The same for a whole session that is ours alone.
+SESSION_LIMITS = (
+    f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {_ISOLATION}; SET {_LIMIT}"
+)
+
+
+def together(
+    connection: Connection, *statements: Statement, limited: bool = False
+) -> list[tuple[Any, ...]]:
     """Run several statements as one transaction, in one round trip, which commits it.
 
     The server takes what comes in one message without a BEGIN as one transaction: all of it or
@@ -145,16 +157,15 @@ def together(connection: Connection, *statements: Statement) -> list[tuple[Any, 
     Parameters:
       connection: In autocommit mode.
       statements: Texts with their parameters.
+      limited: The session has been given `SESSION_LIMITS`.
 
     Returns:
       The rows of the last one, if it gives any.
     """
+    head = "" if limited else f"SET TRANSACTION ISOLATION LEVEL {_ISOLATION}; SET LOCAL {_LIMIT};\n"
     with connection.cursor() as cursor:
         texts = [cursor.mogrify(text, parameters).decode() for text, parameters in statements]
-        cursor.execute(
-            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE; "
-            f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}s';\n" + "\n".join(texts)
-        )
+        cursor.execute(head + "\n".join(texts))
         return cursor.fetchall() if cursor.description else []
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .database import Connection, Statement, only_row, together
+from .database import SESSION_LIMITS, Connection, Statement, only_row, together
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _COMMENT = re.compile(r"--[^\n]*")
@@ -35,11 +35,11 @@ class Prepared:
         Returns:
           The rows of the last one, if it gives any.
         """
-        return together(self.connection, *map(self._executed, statements))
+        if not self._has_own_session():
+            return together(self.connection, *statements)
+        return together(self.connection, *map(self._executed, statements), limited=True)
 
     def _executed(self, statement: Statement) -> Statement:
-        if not self._has_own_session():
-            return statement
         text, parameters = statement
         if text not in self._known:
             self._known[text] = self._prepare(text)
@@ -70,5 +70,9 @@ class Prepared:
             with self.connection.cursor() as cursor:
                 cursor.execute("SELECT pg_backend_pid()")
                 (pid,) = only_row(cursor)
-            self._is_own = pid == self.connection.info.backend_pid
+                if pid == self.connection.info.backend_pid:
+                    cursor.execute(SESSION_LIMITS)
+                    self._is_own = True
+                else:
+                    self._is_own = False
         return self._is_own
