@@ -345,3 +345,22 @@ def test_a_sender_that_lost_its_place_sends_no_more(installation: Installation) 
         thread.join(timeout=20)
         assert server.accepted_count == 1
     assert installation.states() == {"sent": 1, "queued": 4}
+
+
+def test_a_row_is_claimed_by_a_delivery_or_not_at_all(installation: Installation) -> None:
+    """No client can mark a row as done and leave it in no delivery."""
+    installation.notify("ann")
+    with pytest.raises(psycopg2.errors.CheckViolation):
+        installation.query("UPDATE pipeline.email_notification_log SET processed_at = now()")
+
+
+def test_a_sender_that_was_taken_over_does_not_mark_for_another(
+    installation: Installation,
+) -> None:
+    """The marker of a delivery that another has is not set by the one that had it."""
+    first, second = taken_over(installation)
+    with transaction(installation.connection) as cursor:
+        assert not delivery.mark_transmitting(cursor, first, lease=LEASE)
+    assert installation.states() == {"sending": 1}
+    with transaction(installation.connection) as cursor:
+        assert delivery.mark_transmitting(cursor, second, lease=LEASE)

@@ -1,0 +1,10 @@
+"""Where guards are, and the tests that miss them."""
+
+HOLD = "faults/test_guards_hold.py"
+RECOVERY = "integration/test_recovery.py"
+STACKING = "integration/test_stacking.py"
+SENDING = "integration/test_sending.py"
+STAGES = "integration/test_smtp_stages.py"
+FROZEN = "faults/test_frozen_processes.py"
+POISON = "faults/test_poison.py"
+SQL = "pipeline/sql"
