@@ -152,8 +152,8 @@ CALLS = (
         "each transaction says its isolation",
         "P3",
         "pipeline/database.py",
-        '"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "',
-        '"BEGIN; "',
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;",
+        "BEGIN;",
         f"{POISON}::test_a_database_with_another_default_isolation_is_no_trouble",
     ),
     Guard(
