@@ -171,9 +171,12 @@ CREATE INDEX IF NOT EXISTS delivery_unsettled ON pipeline.delivery (state, updat
     WHERE state IN ('uncertain', 'held');
 CREATE INDEX IF NOT EXISTS delivery_waiting_expiry ON pipeline.delivery (expires_at)
     WHERE state IN ('queued', 'deferred');
--- Carries the lists of finished deliveries and the purge.
+-- Carries the list of finished deliveries and the purge.
 CREATE INDEX IF NOT EXISTS delivery_final ON pipeline.delivery (updated_at)
     WHERE state IN ('sent', 'failed', 'suppressed', 'skipped', 'cancelled');
+-- Carries the lists of what was never sent: few, among millions that were.
+CREATE INDEX IF NOT EXISTS delivery_unsent ON pipeline.delivery (updated_at)
+    WHERE state IN ('failed', 'suppressed', 'skipped', 'cancelled');
 -- A guard as much as an index: a stack has at most one delivery that its new rows can join. One that
 -- may have been received is never joined: the same Message-ID must not come with other content.
 CREATE UNIQUE INDEX IF NOT EXISTS delivery_joinable

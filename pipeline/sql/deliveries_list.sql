@@ -1,5 +1,8 @@
 -- Deliveries for people to look through: those first whose state changed last.
--- One final state: carried by delivery_final; anything else: by a scan of the table.
+-- Each kind of state by the index that there is for it, so that a few out of millions are found at
+-- once: delivery_final and delivery_unsent in their order; what is not over, of which there is little
+-- unless there is a backlog, by delivery_unsettled, delivery_in_hand, delivery_queued and
+-- delivery_deferred. For one receiver what is over is looked through from the newest.
 SELECT
     delivery.id::text,
     delivery.state,
@@ -20,9 +23,67 @@ SELECT
     now() - delivery.updated_at AS age
 FROM (
     SELECT *
-    FROM pipeline.delivery
-    WHERE (%(states)s::text[] IS NULL OR state = ANY (%(states)s))
-        AND (%(receiver)s::text IS NULL OR receiver_id = %(receiver)s)
+    FROM (
+        (
+            SELECT *
+            FROM pipeline.delivery
+            WHERE state = 'sent'
+                AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s))
+                AND (%(receiver)s::text IS NULL OR receiver_id = %(receiver)s)
+            ORDER BY updated_at DESC, id
+            LIMIT %(limit)s
+        )
+        UNION ALL
+        (
+            SELECT *
+            FROM pipeline.delivery
+            WHERE state IN ('failed', 'suppressed', 'skipped', 'cancelled')
+                AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s))
+                AND (%(receiver)s::text IS NULL OR receiver_id = %(receiver)s)
+            ORDER BY updated_at DESC, id
+            LIMIT %(limit)s
+        )
+        UNION ALL
+        (
+            SELECT *
+            FROM pipeline.delivery
+            WHERE state IN ('uncertain', 'held')
+                AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s))
+                AND (%(receiver)s::text IS NULL OR receiver_id = %(receiver)s)
+            ORDER BY updated_at DESC, id
+            LIMIT %(limit)s
+        )
+        UNION ALL
+        (
+            SELECT *
+            FROM pipeline.delivery
+            WHERE state IN ('sending', 'transmitting')
+                AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s))
+                AND (%(receiver)s::text IS NULL OR receiver_id = %(receiver)s)
+            ORDER BY updated_at DESC, id
+            LIMIT %(limit)s
+        )
+        UNION ALL
+        (
+            SELECT *
+            FROM pipeline.delivery
+            WHERE state = 'queued'
+                AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s))
+                AND (%(receiver)s::text IS NULL OR receiver_id = %(receiver)s)
+            ORDER BY updated_at DESC, id
+            LIMIT %(limit)s
+        )
+        UNION ALL
+        (
+            SELECT *
+            FROM pipeline.delivery
+            WHERE state = 'deferred'
+                AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s))
+                AND (%(receiver)s::text IS NULL OR receiver_id = %(receiver)s)
+            ORDER BY updated_at DESC, id
+            LIMIT %(limit)s
+        )
+    ) AS found
     ORDER BY updated_at DESC, id
     LIMIT %(limit)s
 ) AS delivery

@@ -155,6 +155,10 @@ QUERIES: list[tuple[str, dict[str, Any], set[str]]] = [
     ("recover_expired", {"limit": 500}, {"delivery_waiting_expiry"}),
     ("purge_deliveries", {"limit": 500, "keep": LONG},
      {"delivery_final", "email_notification_log_delivery"}),
+    ("deliveries_list", {"states": None, "receiver": None, "limit": 50},
+     {"delivery_final", "delivery_unsent", "delivery_unsettled", "delivery_in_hand"}),
+    ("deliveries_list", {"states": ["failed"], "receiver": None, "limit": 50},
+     {"delivery_unsent"}),
     ("status_due", {}, {"delivery_queued"}),
     ("status_notifications", {}, {"email_notification_log_pending"}),
 ]  # fmt: skip
@@ -168,7 +172,10 @@ LARGE = {"delivery", "delivery_attempt", "email_notification_log"}
 @pytest.mark.parametrize(
     ("name", "parameters", "wanted"),
     QUERIES,
-    ids=[f"{name}{'-urgent' if of.get('urgent_only') else ''}" for name, of, _ in QUERIES],
+    ids=[
+        f"{name}{'-urgent' if of.get('urgent_only') else ''}{'-failed' if of.get('states') else ''}"
+        for name, of, _ in QUERIES
+    ],
 )
 def test_a_query_is_carried_by_its_index(
     full: Installation, name: str, parameters: dict[str, Any], wanted: set[str]
