@@ -5,6 +5,7 @@ python3 dev.py demo [OPTION...]    run the whole pipeline, with a database and a
 python3 dev.py test [ARGUMENT...]  all checks and all tests; arguments go to pytest
 python3 dev.py quick [ARGUMENT...] the fast tests only
 python3 dev.py long [ARGUMENT...]  the tests that take minutes, which `test` leaves out
+python3 dev.py bench [FIGURE...]   measure the pipeline, and write docs/performance.md
 python3 dev.py check               lint, format, types and the direction of imports
 python3 dev.py run COMMAND...      any command inside the environment
 python3 dev.py setup               only make the environment
@@ -66,6 +67,9 @@ def main(arguments: list[str]) -> int:
     if task == "demo":
         set_up()
         replace_by(["pipeline", "demo", *rest])
+    if task == "bench":
+        set_up()
+        replace_by(["python", "-m", "benchmarks", *rest])
     if task == "run" and rest:
         set_up()
         replace_by(rest)
