@@ -32,6 +32,9 @@ LOOK_EVERY = timedelta(seconds=1)
 #: What our executor and our job store are called.
 ALIAS = "pipeline"
 
+#: A job that runs less often than this connects anew each time.
+RECONNECT_AFTER = timedelta(minutes=1)
+
 #: Finished work is purged this often.
 PURGE_EVERY = timedelta(minutes=10)
 
@@ -68,7 +71,7 @@ class Schedule:
             ("purge", self.purge, min(PURGE_EVERY, self.settings.keep)),
         ):
             scheduler.add_job(
-                self._guarded(name, job),
+                self._guarded(name, job, keeps_connection=interval <= RECONNECT_AFTER),
                 IntervalTrigger(seconds=interval.total_seconds(), timezone="UTC"),
                 next_run_time=datetime.now(UTC),
                 id=f"pipeline.{name}",
@@ -100,8 +103,13 @@ class Schedule:
         for connection in self._connections.values():
             connection.close()
 
-    def _guarded(self, name: str, job: Callable[[Connection], None]) -> Callable[[], None]:
+    def _guarded(
+        self, name: str, job: Callable[[Connection], None], *, keeps_connection: bool = True
+    ) -> Callable[[], None]:
         """The job with a connection of its own, which survives whatever goes wrong.
+
+        A connection that is kept from one run to the next is found broken, after an outage, by the
+        run that uses it next: that must not be a run that comes seldom.
 
         An outage is told when it begins, every `REMIND_EVERY` and when it is over: not each second.
         """
@@ -126,5 +134,8 @@ class Schedule:
                 if began:
                     logger.info("%s works again, after %.0f s.", name, time.monotonic() - began)
                 began = told = 0.0
+            finally:
+                if not keeps_connection and name in self._connections:
+                    self._connections.pop(name).close()
 
         return run

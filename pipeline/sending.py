@@ -41,6 +41,10 @@ def worker_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{threading.get_native_id()}"
 
 
+#: Outcomes after which the delivery waits again, or something is said about the relay.
+_NOT_FINAL = (Outcome.DEFERRED, Outcome.ABANDONED, Outcome.UNCERTAIN)
+
+
 class _NothingToDoError(Exception):
     """Rolls the transaction of a claim back."""
 
@@ -269,7 +273,7 @@ class _Turn:
     ) -> bool:
         if isinstance(result, Closing):
             settling = delivery.closing(claimed, state=result.state, reason=result.reason)
-        elif self._is_probe or result.outcome in (Outcome.DEFERRED, Outcome.ABANDONED):
+        elif self._is_probe or result.outcome in _NOT_FINAL:
             # The relay's state changes, or the delivery finds its place among those that wait.
             with transaction(self.connection) as cursor:
                 pause = self._judge_relay(cursor, result)
@@ -291,7 +295,13 @@ class _Turn:
           How long it is left alone, if it is in trouble.
         """
         pause = self.settings.relay_pause
-        if result.outcome is Outcome.DEFERRED and result.scope is Scope.RELAY:
+        if result.outcome is Outcome.UNCERTAIN:
+            # A relay that loses its replies would make everything uncertain that it is given: from
+            # now on it gets one mail at a time, and longer and longer pauses, until it answers.
+            self._over = True
+            self.relay.trouble(cursor, result, is_probe=self._is_probe)
+            self._is_probe = False
+        elif result.outcome is Outcome.DEFERRED and result.scope is Scope.RELAY:
             self._over = True
             if result.stage is Stage.CONNECT and result.smtp_code == 421 and self._others(cursor):
                 # It has enough connections: this place rests, the others go on.

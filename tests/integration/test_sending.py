@@ -175,6 +175,26 @@ def test_D04_reply_lost_after_the_dot(installation: Installation, policy: str) -
     assert outcomes == (["uncertain", "sent"] if policy == "resend" else ["uncertain"])
 
 
+def test_D04_a_relay_that_loses_every_reply_is_given_one_mail_at_a_time(
+    installation: Installation,
+) -> None:
+    """It would make the whole backlog uncertain; the rest waits until it answers again."""
+    with ScriptedServer([Rule("reply", do="close")]) as server:
+        pause = timedelta(minutes=1)
+        installation.set(smtp_url=server.url, relay_pause=pause, relay_pause_cap=pause)
+        installation.notify_many(30)
+        installation.stack()
+        assert installation.send() == {"uncertain": 1}
+        assert installation.send() == {}, "it is left alone for a while"
+        installation.query("UPDATE pipeline.relay SET retry_at = now()")
+        assert installation.send() == {"uncertain": 1}
+        assert installation.value("SELECT failure_count FROM pipeline.relay") == 2
+        server.clear()
+        installation.query("UPDATE pipeline.relay SET retry_at = now()")
+        assert installation.send() == {"sent": 28}
+    assert installation.states() == {"uncertain": 2, "sent": 28}
+
+
 def test_D14_one_bad_address_fails_alone(installation: Installation) -> None:
     """The others of its chunk are sent."""
     with ScriptedServer() as server:
