@@ -1,8 +1,8 @@
--- Owns what waits (`queued`, `deferred`) and has become too old. Carried by delivery_waiting_expiry.
+-- Owns what waits (`queued`, `deferred`) and has become too old. Carried by delivery_expiry.
 WITH expired AS (
     SELECT id
     FROM pipeline.delivery
-    WHERE state IN ('queued', 'deferred') AND expires_at <= now()
+    WHERE state IN ('queued', 'deferred') AND expires_at <= now() AND expires_at >= '-infinity'
     ORDER BY expires_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED

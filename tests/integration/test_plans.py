@@ -152,7 +152,7 @@ QUERIES: list[tuple[str, dict[str, Any], set[str]]] = [
     ("recover_transmitting", {"limit": 500}, {"delivery_in_hand"}),
     ("recover_uncertain", {"limit": 500, **RETRIES}, {"delivery_unsettled"}),
     ("recover_deferred", {"limit": 500}, {"delivery_deferred"}),
-    ("recover_expired", {"limit": 500}, {"delivery_waiting_expiry"}),
+    ("recover_expired", {"limit": 500}, {"delivery_expiry"}),
     ("purge_deliveries", {"limit": 500, "keep": LONG},
      {"delivery_final", "email_notification_log_delivery"}),
     ("deliveries_list", {"states": None, "receiver": None, "limit": 50},
@@ -193,7 +193,7 @@ def test_a_query_is_carried_by_its_index(
         ("delivery_claim", "delivery_queued"),
         ("delivery_waiting", "delivery_queued"),
         ("recover_deferred", "delivery_deferred"),
-        ("recover_expired", "delivery_waiting_expiry"),
+        ("recover_expired", "delivery_expiry"),
     ],
 )
 def test_a_backlog_that_came_as_a_burst_is_walked_and_not_sorted(
@@ -210,3 +210,17 @@ def test_a_backlog_that_came_as_a_burst_is_walked_and_not_sorted(
     assert index in indexes
     assert not scanned & LARGE
     assert name == "stack_claim" or "Sort" not in kinds
+
+
+def test_the_delivery_that_a_stack_joins_is_looked_up_although_none_waited_a_moment_ago(
+    installation: Installation,
+) -> None:
+    """Where nothing waits every index of what waits looks equally good: one alone may be taken."""
+    installation.query(FINISHED, (2_000,))
+    installation.query(PENDING, (2_000,))
+    installation.query("VACUUM (ANALYZE) pipeline.delivery, pipeline.email_notification_log")
+    for name in ("stack_claim", "delivery_claim", "delivery_waiting"):
+        parameters = next(of for known, of, _ in QUERIES if known == name)
+        indexes, _, _ = plan(installation, name, parameters, walks=True)
+        assert "delivery_expiry" not in indexes
+        assert "delivery_joinable" in indexes or name != "stack_claim"
