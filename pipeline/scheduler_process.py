@@ -17,6 +17,9 @@ from .settings import Settings
 
 logger = logging.getLogger(__name__)
 
+#: Whether this machine's clock was set back is looked at this often, in seconds.
+CLOCK_CHECK = 2.0
+
 
 def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. Must be called in the main thread.
@@ -39,7 +42,8 @@ def run(settings: Settings) -> None:
     presence.start()
     scheduler.start()
     logger.info("Scheduler is running, a tick every %s.", settings.stack_every)
-    stop.wait()
+    while not stop.wait(CLOCK_CHECK):
+        schedule.catch_up(scheduler)
     logger.info("Scheduler is stopping.")
     scheduler.shutdown(wait=True)
     schedule.close()

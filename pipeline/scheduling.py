@@ -54,6 +54,7 @@ class Schedule:
         self.settings = settings
         self.doorbells = doorbells
         self._connections: dict[str, Connection] = {}
+        self._intervals: dict[str, timedelta] = {}
 
     def add_jobs(self, scheduler: BaseScheduler) -> None:
         """Add the jobs. A run that is late is run all the same, once.
@@ -70,6 +71,7 @@ class Schedule:
             ("recover", self.recover, self.settings.recover_every),
             ("purge", self.purge, min(PURGE_EVERY, self.settings.keep)),
         ):
+            self._intervals[name] = interval
             scheduler.add_job(
                 self._guarded(name, job, keeps_connection=interval <= RECONNECT_AFTER),
                 IntervalTrigger(seconds=interval.total_seconds(), timezone="UTC"),
@@ -82,6 +84,20 @@ class Schedule:
                 misfire_grace_time=None,
                 replace_existing=True,
             )
+
+    def catch_up(self, scheduler: BaseScheduler) -> None:
+        """Run at once what is planned for later than its interval from now.
+
+        APScheduler goes by this machine's clock: when that is set back by an hour, nothing would
+        run for an hour.
+        """
+        now = datetime.now(UTC)
+        for name, interval in self._intervals.items():
+            job = scheduler.get_job(f"pipeline.{name}", ALIAS)
+            planned = job and job.next_run_time
+            if planned and planned - now > 2 * interval:
+                logger.warning("The clock was set back: %s is run now.", name)
+                job.modify(next_run_time=now)
 
     def tick(self, connection: Connection) -> None:
         """Make the tick of the present slot, if nobody has, and ring for its pass."""

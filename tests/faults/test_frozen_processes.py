@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import psycopg2
 import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
 from dramatiq.message import Message
 from dramatiq_pg.broker import message_lock
 
@@ -17,6 +18,7 @@ from pipeline.database import query, transaction
 from pipeline.scheduling import Schedule
 from tests.support.installation import Installation
 from tests.support.smtp_server import Rule, ScriptedServer
+from tests.support.waiting import wait_until
 
 SILENT = timedelta(hours=1)
 
@@ -187,3 +189,27 @@ def test_mail_that_waits_while_a_sender_is_stalled_calls_another(
             assert other.messages() == 1
             server.release("gate")
             thread.join(timeout=30)
+
+
+def test_P7_a_clock_that_is_set_back_does_not_stop_the_scheduler(
+    installation: Installation,
+) -> None:
+    """What was planned by the old time would come an hour late: it is run at once, and then on."""
+    schedule = Schedule(installation.url, installation.settings, installation.doorbells)
+    scheduler = BackgroundScheduler(timezone="UTC")
+    schedule.add_jobs(scheduler)
+    scheduler.start()
+    try:
+        ticks = "SELECT count(*) FROM pipeline.tick"
+        wait_until(lambda: installation.value(ticks) == 1)
+        for job in scheduler.get_jobs():
+            job.modify(next_run_time=datetime.now(UTC) + timedelta(hours=1))
+        installation.query("DELETE FROM pipeline.tick")
+        schedule.catch_up(scheduler)
+        wait_until(lambda: installation.value(ticks) == 1, message="a tick")
+        schedule.catch_up(scheduler)
+        ahead = [job.next_run_time - datetime.now(UTC) for job in scheduler.get_jobs()]
+        assert max(ahead) <= timedelta(minutes=10)
+    finally:
+        scheduler.shutdown()
+        schedule.close()
