@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.support.broker import actor, advisory_lock_count, mended_broker, stoc
 from tests.support.broker_shop import EFFECT_TABLE
 from tests.support.broker_workers import effects, states, worker
 from tests.support.postgres import execute
-from tests.support.waiting import wait_until
+from tests.support.waiting import stays_true, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -85,8 +84,7 @@ def test_a_running_message_is_not_taken_by_the_other_kind(
         with worker(url, tmp_path / "newcomer", kind=newcomer):
             wait_until(lambda: len(effects(url, "end")) == 1)
             wait_until(lambda: states(url) == {"done": 1})
-            time.sleep(1)
-    assert [row[0] for row in effects(url)] == ["start", "end"]
+            stays_true(lambda: [row[0] for row in effects(url)] == ["start", "end"], 1)
 
 
 def test_a_mended_worker_takes_up_what_a_killed_stock_one_had(

@@ -19,7 +19,7 @@ from tests.support.broker import actor, advisory_lock_count, mended_broker, mess
 from tests.support.broker_shop import EFFECT_TABLE
 from tests.support.broker_workers import effects, states, worker
 from tests.support.postgres import execute
-from tests.support.waiting import wait_until
+from tests.support.waiting import stays_true, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -161,7 +161,7 @@ def test_a_process_never_runs_a_message_beside_itself(
         wait_until(lambda: len(effects(url, "start")) == 1)
         for _ in range(3):
             cut_sessions(url)
-            time.sleep(0.7)
+            wait_until(lambda: advisory_lock_count(url) == 1, message="it has taken it back")
         wait_until(lambda: states(url) == {"done": 1}, timeout=15)
     assert [row[0] for row in effects(url)] == ["start", "end"]
 
@@ -192,8 +192,7 @@ def test_delayed_messages_outlive_every_worker(
     with worker(url, tmp_path / "first") as first, worker(url, tmp_path / "second"):
         for i in range(50):
             record.send_with_options(args=(i,), delay=3000)
-        time.sleep(1.2)
-        assert advisory_lock_count(url) == 0
+        stays_true(lambda: advisory_lock_count(url) == 0, 1)
         if ending == signal.SIGTERM:
             first.terminate()
         else:

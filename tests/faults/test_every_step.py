@@ -33,11 +33,14 @@ def server() -> Iterator[ScriptedServer]:
 def visit(walker: Walker, operation: str, policy: str) -> None:
     """Walk with every fault, and tell all that went wrong."""
     wrong = []
+    visited = 0
     for fault in FAULTS:
         stride = STRIDES.get(fault, STRIDE_OF_ERRORS)
         offset = zlib.crc32(f"{operation} {policy} {fault}".encode()) % stride
         done = walker.walk(operation, fault, policy, stride=stride, offset=offset)
+        visited += done.visited
         wrong += done.wrong
+    assert visited, "no call was broken"
     assert not wrong, "\n".join(wrong)
 
 

@@ -35,7 +35,7 @@ from tests.support.broker import (
     running_worker,
 )
 from tests.support.postgres import execute
-from tests.support.waiting import wait_until
+from tests.support.waiting import stays_true, wait_until
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_no_more_messages_are_in_hand_than_prefetch_allows(
         patch.setattr("dramatiq.worker.QUEUE_PREFETCH", 3)
         with running_worker(broker, threads=2):
             wait_until(lambda: advisory_lock_count(url) == 3)
-            time.sleep(0.3)
+            stays_true(lambda: advisory_lock_count(url) == 3, 0.3)
             states = [m[1] for m in messages(url).values()]
             assert (states.count("consumed"), advisory_lock_count(url)) == (3, 3)
             gate.set()
@@ -504,8 +504,7 @@ def test_a_paused_worker_takes_nothing_and_goes_on_when_resumed(
             wait_until(lambda: ran == [1])
             worker.pause()
             note.send(2)
-            time.sleep(0.5)
-            assert ran == [1]
+            stays_true(lambda: ran == [1], 0.5)
             assert advisory_lock_count(url) == 0
             worker.resume()
             wait_until(lambda: ran == [1, 2])
@@ -612,7 +611,7 @@ def test_polling_alone_is_enough(url: str, ran: Ran) -> None:
         note = actor(broker, ran.append, actor_name="note")
         with running_worker(broker):
             wait_until(lambda: advisory_lock_count(url) == 0)
-            time.sleep(0.5)
+            stays_true(lambda: advisory_lock_count(url) == 0, 0.5)
             started = time.monotonic()
             note.send(1)
             wait_until(lambda: ran == [1], timeout=2)

@@ -38,3 +38,18 @@ def wait_until(
                 f"not within {timeout:g} s: {told or condition} (last: {answer!r})"
             )
         time.sleep(interval)
+
+
+def stays_true(condition: Callable[[], object], seconds: float, interval: float = 0.02) -> None:
+    """Ask again and again for so many seconds; the answer must be truthy each time.
+
+    For what must not happen: it fails at the moment at which it does.
+
+    Raises:
+      AssertionError: the condition was not true at some time.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        answer = condition()
+        assert answer, f"did not stay true: {condition} (last: {answer!r})"
+        time.sleep(interval)
