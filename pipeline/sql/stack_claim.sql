@@ -76,12 +76,23 @@ stack AS MATERIALIZED (
 ),
 claimed AS (
     UPDATE pipeline.email_notification_log AS notification
-    SET processed_at = now(), delivery_id = stack.delivery_id
-    FROM stack
-    WHERE notification.receiver_id = stack.receiver_id
-        AND notification.entity_name = stack.entity_name
-        AND notification.entity_identifier = stack.entity_identifier
-        AND notification.processed_at IS NULL
+    SET processed_at = now(), delivery_id = due.delivery_id
+    FROM (
+        SELECT stack.delivery_id, pending.ctid
+        FROM stack
+        CROSS JOIN LATERAL (
+            -- OFFSET 0: stack by stack along the index, whatever the statistics say. A planner that
+            -- takes all that waits for a row or two would compare each of it with each stack.
+            SELECT waiting.ctid
+            FROM pipeline.email_notification_log AS waiting
+            WHERE waiting.receiver_id = stack.receiver_id
+                AND waiting.entity_name = stack.entity_name
+                AND waiting.entity_identifier = stack.entity_identifier
+                AND waiting.processed_at IS NULL
+            OFFSET 0
+        ) AS pending
+    ) AS due
+    WHERE notification.ctid = due.ctid AND notification.processed_at IS NULL
     RETURNING notification.delivery_id
 ),
 counted AS MATERIALIZED (
