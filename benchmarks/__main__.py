@@ -84,7 +84,8 @@ def main() -> int:
                 broken.append(name)
                 continue
             report.write(folder, finding, machine)
-            report.write_page(options.docs / "performance.md", folder, list(FIGURES))
+            text = report.page(folder, list(FIGURES))
+            (options.docs / "performance.md").write_text(text, encoding="utf-8")
             print(f"{name} ({time.monotonic() - started:.0f} s): {finding.found}", flush=True)
     if broken:
         print(f"broken: {', '.join(broken)}", file=sys.stderr)

@@ -147,7 +147,7 @@ def extremes(bench: Bench) -> Finding:
 
 def memory(bench: Bench) -> Finding:
     """Resident memory of both processes, by the size of the backlog."""
-    sizes = [bench.sized(size, 200) for size in (1_000, 10_000, 100_000)]
+    sizes = [bench.sized(size, 200) for size in (1_000, 10_000, 60_000)]
     stackers: list[tuple[float, float]] = []
     workers: list[tuple[float, float]] = []
     for size in dict.fromkeys(sizes):

@@ -6,7 +6,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,17 +160,26 @@ class Bench:
                     cursor.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
+#: Loaded to count statements; everything else is as Postgres comes.
+DEFAULTS = {"shared_preload_libraries": "pg_stat_statements"}
+
+#: What a database of this size would be given on a machine of its own.
+ROOMY = {"shared_buffers": "2GB", "max_wal_size": "8GB"}
+
+
 @contextmanager
 def opened(*, scale: float, repeat: int, most_rows: int) -> Iterator[Bench]:
     """A Postgres of the benchmarks' own: fsync on, default settings."""
     with tempfile.TemporaryDirectory(prefix="pipeline-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        server = EmbeddedPostgres(
-            folder / "postgres",
-            temporary=True,
-            # Loaded to count statements; everything else is as Postgres comes.
-            settings={"shared_preload_libraries": "pg_stat_statements"},
-        )
-        with server:
+        with EmbeddedPostgres(folder / "postgres", temporary=True, settings=DEFAULTS) as server:
             yield Bench(server, folder, scale, repeat, most_rows)
+
+
+@contextmanager
+def roomy(bench: Bench) -> Iterator[Bench]:
+    """The same on a second Postgres that has room for its tables in memory."""
+    folder = bench.folder / "roomy"
+    with EmbeddedPostgres(folder, temporary=True, settings={**DEFAULTS, **ROOMY}) as server:
+        yield replace(bench, server=server)

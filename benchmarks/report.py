@@ -37,8 +37,8 @@ def write(folder: Path, finding: Finding, machine: dict[str, Any]) -> None:
         (folder / f"{plot.name}.svg").write_text(svg(plot), encoding="utf-8")
 
 
-def write_page(page: Path, folder: Path, order: Sequence[str]) -> None:
-    """The page, of all figures that were ever measured in this checkout."""
+def page(folder: Path, order: Sequence[str]) -> str:
+    """The page of all figures that were ever measured into this folder, as Markdown."""
     found = [
         json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         for name in order
@@ -48,7 +48,7 @@ def write_page(page: Path, folder: Path, order: Sequence[str]) -> None:
     for content in found:
         lines += _section(content, folder.name)
     lines += _machines(found)
-    page.write_text("\n".join(lines), encoding="utf-8")
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _summary(found: list[dict[str, Any]]) -> list[str]:

@@ -20,7 +20,7 @@ PAGES = sorted(
 )
 
 #: Pages with tests of their own, which name them.
-ELSEWHERE = {"broker.md", "commands.md"}
+ELSEWHERE = {"broker.md", "capacity.md", "commands.md", "performance.md"}
 
 ALL = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
