@@ -16,11 +16,14 @@ from tests.support.shell import ROOT
 
 #: The pages whose examples run here.
 PAGES = sorted(
-    ROOT / "docs" / name for name in ("README.md", "developing.md", "embedding.md", "operating.md")
+    ROOT / "docs" / name
+    for name in ("README.md", "developing.md", "embedding.md", "operating.md", "proof.md")
 )
 
 #: Pages with tests of their own, which name them.
-ELSEWHERE = {"broker.md", "capacity.md", "commands.md", "performance.md"}
+ELSEWHERE = {
+    "broker.md", "capacity.md", "commands.md", "guards.md", "model.md", "performance.md",
+}  # fmt: skip
 
 ALL = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
