@@ -112,7 +112,10 @@ created AS (
 ),
 joined AS (
     UPDATE pipeline.delivery
-    SET notification_count = delivery.notification_count + counted.row_count, updated_at = now()
+    SET notification_count = delivery.notification_count + counted.row_count,
+        -- What is new must not fail for the age of what it joins.
+        expires_at = greatest(delivery.expires_at, now() + %(max_age)s),
+        updated_at = now()
     FROM counted
     JOIN stack USING (delivery_id)
     WHERE stack.joins AND delivery.id = counted.delivery_id

@@ -422,7 +422,7 @@ def test_B02_an_enormous_stack_makes_a_mail_of_bounded_size(installation: Instal
         assert installation.send() == {"sent": 1}
         (accepted,) = server.accepted
     assert len(accepted.content) < 150_000
-    assert b"9,950 more" in accepted.content or b"9950 more" in accepted.content
+    assert b"9,950 more" in accepted.content
     assert (
         installation.value(
             "SELECT count(*) FROM pipeline.email_notification_log WHERE sent_at IS NOT NULL"

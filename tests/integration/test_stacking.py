@@ -145,6 +145,18 @@ def test_new_rows_join_the_delivery_of_their_stack_that_still_waits(
     )
 
 
+def test_what_joins_a_delivery_is_given_its_own_time(installation: Installation) -> None:
+    """A row that joins an old delivery doesn't fail minutes later for the age of the others."""
+    installation.notify("ann", "17")
+    installation.stack()
+    installation.query("UPDATE pipeline.delivery SET expires_at = now() + interval '1 minute'")
+    installation.notify("ann", "17", field="name")
+    installation.stack()
+    assert installation.value(
+        "SELECT expires_at > now() + interval '2 days' FROM pipeline.delivery"
+    )
+
+
 def test_rows_do_not_join_a_delivery_that_may_have_been_received(
     installation: Installation,
 ) -> None:

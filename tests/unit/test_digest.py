@@ -372,7 +372,7 @@ def test_B02_a_giant_stack_is_told_in_part() -> None:
     digest = digest_of(*rows, omitted_count=9_920)
     assert (len(digest.items), digest.more_count, digest.update_count) == (50, 9_950, 10_000)
     mail = mail_of(digest)
-    assert "\nand 9950 more\n" in mail.text
+    assert "\nand 9,950 more\n" in mail.text
     assert mail.subject == "ROC-1 Engine leaks oil: 10000 updates"
 
 
