@@ -114,7 +114,7 @@ def test_a_signal_to_the_whole_group_is_one_signal(database_url: str, tmp_path: 
             wait_until(lambda: worker_processes(database_url), 30)
             os.killpg(worker.pid, signal.SIGINT)
 
-            assert worker.process.wait(30) == 0
+            assert worker.process.wait(90) == 0
             assert "Killing worker process" not in worker.said
 
 

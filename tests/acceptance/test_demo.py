@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -77,7 +78,7 @@ def status(tmp_path: Path, settings: dict[str, str]) -> Any:
     out = tmp_path / "status"
     command = ("status", "--json")
     with running(tmp_path / "err", *command, environment=settings, out=out) as asking:
-        assert asking.process.wait(20) == 0, asking.said
+        assert asking.process.wait(90) == 0, asking.said
     return json.loads(out.read_text())
 
 
@@ -152,13 +153,22 @@ def test_a_worker_that_is_killed_on_the_way_loses_nothing(tmp_path: Path) -> Non
     assert json.loads(out.read_text())["lost"] == 0
 
 
-def working(pid: int) -> list[int]:
-    """The processes that Dramatiq runs workers in, below this one."""
+def running_below(pid: int, word: bytes) -> list[int]:
+    """The processes below this one whose command line has this word.
+
+    A process that has only just been started has no command line yet.
+    """
     found = []
     for child in descendants(pid):
-        command = Path(f"/proc/{child}/cmdline")
-        if command.exists() and b"pipeline.worker" in command.read_bytes():
-            found.append(child)
+        with contextlib.suppress(OSError):
+            if word in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                found.append(child)
+    return found
+
+
+def working(pid: int) -> list[int]:
+    """The processes that Dramatiq runs workers in, below this one."""
+    found = running_below(pid, b"pipeline.worker")
     return found if len(found) > 1 else []
 
 
@@ -170,15 +180,11 @@ def test_a_scheduler_that_is_gone_ends_the_demo(tmp_path: Path) -> None:
         environment=environment(),
     ) as demo:
         demo.wait_for("Making 100,000 notifications")
-        (scheduler,) = [
-            child
-            for child in descendants(demo.pid)
-            if b"scheduler" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        ]
+        (scheduler,) = wait_until(lambda: running_below(demo.pid, b"scheduler"), 60)
         children = descendants(demo.pid)
         os.kill(scheduler, signal.SIGKILL)
 
-        assert demo.process.wait(60) == 1
+        assert demo.process.wait(120) == 1
         assert "the scheduler ended with status -9" in demo.said
         assert [pid for pid in children if is_alive(pid)] == []
 
@@ -226,7 +232,7 @@ def test_a_second_demo_is_refused(data: Path, tmp_path: Path) -> None:
         address = inbox_of(first)
         wait_until(lambda: mails(address)["message_count"], 20)
         with running(tmp_path / "second", "demo", environment=settings) as second:
-            assert second.process.wait(30) == 1
+            assert second.process.wait(90) == 1
 
         assert "PIPELINE_DATA_DIR" in second.said
         assert first.stop() == 0
@@ -239,7 +245,7 @@ def test_a_port_that_is_taken_is_named(data: Path, tmp_path: Path) -> None:
         settings = environment(data_dir=data)
         options = ("--http-port", port, "--smtp-port", port)
         with running(tmp_path / "said", "demo", *options, environment=settings) as demo:
-            assert demo.process.wait(30) == 1
+            assert demo.process.wait(90) == 1
 
     assert f"127.0.0.1:{port}" in demo.said
     assert "Traceback" not in demo.said

@@ -61,16 +61,16 @@ class User:
         """The address that it was given, as soon as it has one."""
         assert select.select([self._output], [], [], 60)[0], "no address within 60 s"
         url = self._output.readline().strip()
-        assert url, f"it ended with {self.process.wait(10)}"
+        assert url, f"it ended with {self.process.wait(90)}"
         return url
 
     def leave(self) -> None:
         self._input.close()
-        assert self.process.wait(30) == 0
+        assert self.process.wait(90) == 0
 
     def kill(self) -> None:
         self.process.kill()
-        assert self.process.wait(30) == -signal.SIGKILL
+        assert self.process.wait(90) == -signal.SIGKILL
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_a_forked_child_keeps_the_server(data: Path) -> None:
     """A worker that was forked by the process that started the server still needs it."""
     parent = User(data, FORKING_USER)
     url = parent.url()
-    assert parent.process.wait(30) == 0
+    assert parent.process.wait(90) == 0
 
     assert execute(url, "SELECT 1") == [(1,)]
 

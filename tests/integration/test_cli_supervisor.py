@@ -132,4 +132,4 @@ def test_a_stop_during_the_pause_starts_nothing_more() -> None:
 
     supervisor.send_signal(signal.SIGTERM)
 
-    assert supervisor.wait(10) == 0
+    assert supervisor.wait(60) == 0

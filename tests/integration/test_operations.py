@@ -209,7 +209,7 @@ def test_whoever_comes_first_has_the_delivery(
             lambda: installation_waits(installation.url), message="the operator does not wait"
         )
         cursor.execute("COMMIT")
-        thread.join(10)
+        thread.join(60)
 
     assert [done.is_done for done in results] == [False]
     assert "being sent at this moment" in str(results[0].refusal)

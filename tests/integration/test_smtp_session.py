@@ -39,7 +39,7 @@ def test_S06_a_connection_that_was_closed_meanwhile_is_replaced_for_free() -> No
         one = session(server.url)
         assert send(one).outcome is Outcome.SENT
         server.drop_connections()
-        server.connection_closed.wait(5)
+        server.connection_closed.wait(30)
         assert send(one).outcome is Outcome.SENT
         assert (server.accepted_count, server.connection_count) == (2, 2)
         one.close()

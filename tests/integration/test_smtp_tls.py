@@ -113,7 +113,7 @@ def test_D04_reply_lost_after_the_dot_over_tls(security: Encrypted) -> None:
     with ScriptedServer([Rule("body", do="close")], security=security) as server:
 
         def when_closed() -> bool:
-            return server.connection_closed.wait(5)
+            return server.connection_closed.wait(30)
 
         result = send(session(server.url), before_dot=when_closed)
         assert (result.outcome, result.stage) == (Outcome.DEFERRED, Stage.DATA)
@@ -126,7 +126,7 @@ def test_S06_a_stale_tls_connection_is_replaced_for_free(security: Encrypted) ->
         one = session(server.url)
         assert send(one).outcome is Outcome.SENT
         server.drop_connections()
-        server.connection_closed.wait(5)
+        server.connection_closed.wait(30)
         assert send(one).outcome is Outcome.SENT
         assert server.connection_count == 2
         one.close()

@@ -59,7 +59,7 @@ class WorkerProcess:
         """End the whole group at once, as a machine that loses its power does."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the master and all its workers."""

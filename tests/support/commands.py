@@ -106,7 +106,7 @@ class Running:
         )
         assert text in self.said, self.said
 
-    def stop(self, signum: int = signal.SIGTERM, timeout: float = 30) -> int:
+    def stop(self, signum: int = signal.SIGTERM, timeout: float = 90) -> int:
         """Tell it to stop, and return its exit status."""
         self.process.send_signal(signum)
         return self.process.wait(timeout)

@@ -8,6 +8,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: What takes its time on a quiet machine may take so many times that on a busy one. A condition
+#: that comes true ends the wait at once, so patience costs nothing but in tests that fail.
+PATIENCE = 4
+
 
 def wait_until(
     condition: Callable[[], T],
@@ -19,7 +23,7 @@ def wait_until(
 
     Parameters:
       condition: asked every `interval` seconds, at least twice.
-      timeout: seconds after which to give up.
+      timeout: seconds that it may take on a quiet machine; `PATIENCE` times that is the deadline.
       message: what was waited for; a callable is asked when the time is up, so that it can
         tell the state of things at that moment.
 
@@ -27,6 +31,7 @@ def wait_until(
       AssertionError: the condition did not come true in time. What the condition raises
         itself goes through.
     """
+    timeout *= PATIENCE
     deadline = time.monotonic() + timeout
     while True:
         out_of_time = time.monotonic() >= deadline
