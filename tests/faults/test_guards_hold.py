@@ -326,7 +326,7 @@ def test_a_reply_that_was_read_is_written_although_the_connection_broke(
 def test_a_sender_that_lost_its_place_sends_no_more(installation: Installation) -> None:
     """Another one may have it: there would be more connections than the relay was promised."""
     with ScriptedServer([Rule("rcpt", hold="gate", times=1)]) as server:
-        installation.set(smtp_url=server.url, lease=timedelta(milliseconds=600))
+        installation.set(smtp_url=server.url, lease=timedelta(seconds=2))
         installation.notify_many(5)
         installation.stack()
         thread = threading.Thread(target=installation.send)

@@ -363,13 +363,13 @@ def test_D22_no_transaction_is_open_while_the_relay_is_talked_to(
                 == []
             )
             server.release(stage)
-        sender.join(timeout=10)
+        sender.join(timeout=60)
     assert installation.states() == {"sent": 1}
 
 
 def test_D20_a_lease_is_kept_while_its_sender_is_alive(installation: Installation) -> None:
-    """A server that takes three leases to answer makes nothing uncertain."""
-    installation.set(lease=timedelta(milliseconds=500))
+    """A server that takes longer than the lease to answer makes nothing uncertain."""
+    installation.set(lease=timedelta(seconds=2))
     with ScriptedServer([Rule("reply", hold="reply")]) as server:
         stack_one(installation, server)
         sender = threading.Thread(target=installation.send)
@@ -377,14 +377,14 @@ def test_D20_a_lease_is_kept_while_its_sender_is_alive(installation: Installatio
         server.wait_until_held("reply")
         first = installation.delivery()["lease_expires_at"]
 
-        def renewed_past_three_leases() -> bool:
+        def renewed_past_the_lease() -> bool:
             installation.recovery.run()
             later = installation.delivery()["lease_expires_at"]
-            return later is not None and later - first > timedelta(milliseconds=1500)
+            return later is not None and later - first > timedelta(seconds=3)
 
-        wait_until(renewed_past_three_leases)
+        wait_until(renewed_past_the_lease)
         server.release("reply")
-        sender.join(timeout=10)
+        sender.join(timeout=60)
         assert server.accepted_count == 1
     assert installation.states() == {"sent": 1}
     assert [attempt[3] for attempt in installation.attempts()] == ["sent"]
@@ -444,7 +444,7 @@ def test_a_stopped_sender_puts_back_what_it_has_not_begun(installation: Installa
         server.wait_until_held("reply")
         stopping.set()
         server.release("reply")
-        sender.join(timeout=10)
+        sender.join(timeout=60)
         assert server.accepted_count == 1
     assert installation.states() == {"sent": 1, "queued": 4}
     assert installation.messages() == 1, "somebody else is called for the rest"
