@@ -7,6 +7,7 @@ so a late or doubled run does no harm, and any number of schedulers make one tic
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,6 +55,9 @@ class Schedule:
         self.settings = settings
         self.doorbells = doorbells
         self._connections: dict[str, Connection] = {}
+        #: Jobs run in threads of their own, also while `close` is asked.
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._intervals: dict[str, timedelta] = {}
 
     def add_jobs(self, scheduler: BaseScheduler) -> None:
@@ -115,9 +119,34 @@ class Schedule:
         Recovery(connection, self.settings, self.doorbells).purge()
 
     def close(self) -> None:
-        """Close the connections."""
-        for connection in self._connections.values():
+        """Close the connections; a job that is triggered afterwards does nothing."""
+        with self._lock:
+            self._is_closed = True
+            connections = list(self._connections.values())
+        for connection in connections:
             connection.close()
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            connection = self._connections.pop(name, None)
+        if connection is not None:
+            connection.close()
+
+    def _connection(self, name: str) -> Connection | None:
+        """The job's connection, which it may have kept; none once all are closed."""
+        kept = self._connections.get(name)
+        if kept is not None and not kept.closed:
+            return kept
+        with self._lock:
+            if self._is_closed:
+                return None
+        connection = connect(self.url, application_name=f"pipeline {name}")
+        with self._lock:
+            if not self._is_closed:
+                self._connections[name] = connection
+                return connection
+        connection.close()
+        return None
 
     def _guarded(
         self, name: str, job: Callable[[Connection], None], *, keeps_connection: bool = True
@@ -134,12 +163,12 @@ class Schedule:
         def run() -> None:
             nonlocal began, told
             try:
-                connection = self._connections.get(name)
-                if connection is None or connection.closed:
-                    connection = connect(self.url, application_name=f"pipeline {name}")
-                    self._connections[name] = connection
-                job(connection)
+                connection = self._connection(name)
+                if connection is not None:
+                    job(connection)
             except psycopg2.Error as error:
+                if self._is_closed:
+                    return
                 now = time.monotonic()
                 began = began or now
                 if not told or now - told >= REMIND_EVERY:
@@ -151,7 +180,7 @@ class Schedule:
                     logger.info("%s works again, after %.0f s.", name, time.monotonic() - began)
                 began = told = 0.0
             finally:
-                if not keeps_connection and name in self._connections:
-                    self._connections.pop(name).close()
+                if not keeps_connection:
+                    self._forget(name)
 
         return run
