@@ -100,6 +100,8 @@ class Sender:
             turn = _Turn(self, connection, place)
             turn.work()
             with transaction(connection, walks=True) as cursor:
+                if turn.rest:
+                    cursor.execute(query("doorbells_lock"))
                 cursor.execute(
                     query("sender_leave"),
                     {"slot": place.slot, "token": place.token, "rest": turn.rest},

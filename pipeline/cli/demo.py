@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import tempfile
 import threading
 from dataclasses import asdict
@@ -15,6 +14,7 @@ import click
 
 from .errors import Refusal
 from .output import count, json_option, print_facts, print_json, say, span, stderr
+from .signals import stop_on_signals
 
 if TYPE_CHECKING:
     from pipeline.demonstration.live import Counts
@@ -72,7 +72,7 @@ def demo(
         if os.environ.get(name):
             say(f"{name} is set; the demo does not touch that and uses its own.")
     seed = secrets.randbelow(1_000_000) if seed is None else seed
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     ports = {"http_port": http_port, "smtp_port": smtp_port}
     from pipeline.demonstration.services import DemoError
 
@@ -106,13 +106,6 @@ def _seconds(timeout: str | None, notifications: int) -> float:
         return duration(timeout).total_seconds()
     except ValueError as error:
         raise click.BadParameter(f"{timeout!r} {error}", param_hint="--timeout") from None
-
-
-def _stop_on_signals() -> threading.Event:
-    stop = threading.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, lambda *_: stop.set())
-    return stop
 
 
 def _once(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from .chaos import chaos
 from .check import check
 from .deliveries import deliveries
 from .demo import demo
@@ -60,7 +61,7 @@ def cli() -> None:
     """
 
 
-for command in (check, deliveries, demo, init, scheduler, stack, status, worker):
+for command in (chaos, check, deliveries, demo, init, scheduler, stack, status, worker):
     cli.add_command(command)
 
 

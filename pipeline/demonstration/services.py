@@ -25,15 +25,22 @@ class Service:
 
     Parameters:
       arguments: As for `pipeline`.
+      module: Run as a program, in place of `pipeline`.
     """
 
-    def __init__(self, *arguments: str, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str],
+        log: Path,
+        module: str = "pipeline",
+    ) -> None:
         self.name = arguments[0]
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as stream:
             self._process = subprocess.Popen(
-                tied([sys.executable, "-m", "pipeline", *arguments]),
+                tied([sys.executable, "-m", module, *arguments]),
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
@@ -41,6 +48,16 @@ class Service:
                 # Ctrl-C reaches it only through `stop`.
                 process_group=0,
             )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
 
     def check(self) -> None:
         """Nothing, as long as it runs.

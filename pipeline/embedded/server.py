@@ -99,6 +99,18 @@ class EmbeddedPostgres:
             self._leave()
             return False
 
+    def crash(self) -> None:
+        """Stop the server as a crash does (`pg_ctl stop -m immediate`), and start it again.
+
+        Everybody's connections are lost, and what was not committed.
+
+        Raises:
+          EmbeddedPostgresError: it doesn't start again.
+        """
+        with locks.starting(self.folder):
+            self._cluster.stop("immediate")
+        self.start()
+
     def stop_if_unused(self) -> bool:
         """Stop the server if no process uses it, and return whether it is stopped."""
         try:

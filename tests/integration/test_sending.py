@@ -324,6 +324,27 @@ def test_there_are_never_more_connections_than_senders(installation: Installatio
     assert installation.value("SELECT count(*) FROM pipeline.delivery_attempt") == 60
 
 
+def test_S01_a_relay_that_is_busy_for_everybody_is_tried_again_soon(
+    installation: Installation,
+) -> None:
+    """421 to all at once: each sees that others have their places, and one of them stays ready."""
+    installation.set(senders=3)
+    busy = Rule("connect", hold="gate", reply="421 4.3.2 Too busy", times=3)
+    with ScriptedServer([busy]) as server:
+        installation.set(smtp_url=server.url)
+        installation.notify_many(100)
+        installation.stack()
+        with ThreadPoolExecutor(3) as pool:
+            senders = [pool.submit(installation.send) for _ in range(3)]
+            server.wait_until_held("gate", count=3)
+            server.release("gate")
+            assert [sender.result() for sender in senders] == [{"deferred": 1}] * 3
+        resting = "SELECT count(*) FROM pipeline.sender WHERE lease_expires_at > now()"
+        assert installation.value(resting) == 2
+        assert installation.send()["sent"] >= 97
+    assert installation.states().get("queued", 0) == 0
+
+
 def test_S01_a_relay_with_enough_connections_is_not_in_trouble(
     installation: Installation,
 ) -> None:

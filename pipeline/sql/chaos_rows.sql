@@ -1,0 +1,4 @@
+-- The ledger's rows: token, receiver, delivery, and whether it is marked as claimed and as sent.
+SELECT data ->> 'new_value', receiver_id, entity_identifier, delivery_id::text,
+    processed_at IS NOT NULL, sent_at IS NOT NULL
+FROM pipeline.email_notification_log
