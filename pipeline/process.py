@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
+import os
 import signal
 import sys
 from contextlib import closing
@@ -38,9 +40,15 @@ class EndsWithParent(Middleware):
 
 
 def end_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies; elsewhere nothing."""
+    """Ask Linux to kill this process when its parent dies; elsewhere nothing.
+
+    A parent that died while this one was being made is found by its number.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        parent = multiprocessing.parent_process()
+        if parent is not None and parent.pid != os.getppid():
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def resolved(settings: Settings) -> Settings:

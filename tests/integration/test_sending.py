@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
 
+from pipeline.database import connect, query, transaction
 from tests.support.installation import Installation
 from tests.support.smtp_server import Rule, ScriptedServer
 from tests.support.waiting import wait_until
@@ -343,6 +345,42 @@ def test_S01_a_relay_that_is_busy_for_everybody_is_tried_again_soon(
         assert installation.value(resting) == 2
         assert installation.send()["sent"] >= 97
     assert installation.states().get("queued", 0) == 0
+
+
+def test_S01_a_sender_that_leaves_sees_the_one_that_left_just_before(
+    installation: Installation,
+) -> None:
+    """Two leave at once, both sent away: the second one waits for the first, and does not rest."""
+    installation.set(senders=2)
+    names = {"worker": "other", "senders": 2, "lease": timedelta(minutes=1)}
+    with (
+        closing(connect(installation.url)) as other,
+        ScriptedServer([Rule("connect", hold="gate", reply="421 4.3.2 Busy")]) as server,
+    ):
+        stack_one(installation, server)
+        with transaction(other) as cursor:
+            cursor.execute(query("sender_slots"), {"senders": 2})
+            cursor.execute(query("sender_enter"), names)
+            slot, token = cursor.fetchone() or (0, "")
+        sender = threading.Thread(target=installation.send)
+        sender.start()
+        server.wait_until_held("gate")
+        with transaction(other) as cursor:
+            cursor.execute(query("doorbells_lock"))
+            cursor.execute(
+                query("sender_leave"), {"slot": slot, "token": token, "rest": timedelta(minutes=1)}
+            )
+            server.release("gate")
+            waits = (
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted "
+                "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+            wait_until(lambda: installation.value(waits) == 1)
+        sender.join(60)
+    places = installation.query(
+        "SELECT lease_expires_at > now() FROM pipeline.sender ORDER BY slot"
+    )
+    assert sorted(rests for (rests,) in places) == [False, True]
 
 
 def test_S01_a_relay_with_enough_connections_is_not_in_trouble(

@@ -74,6 +74,7 @@ from typing import Literal, Self, get_args
 from tests.support.certificates import server_certificate
 from tests.support.smtp_connection import Connection, GoneError
 from tests.support.smtp_rules import Accepted, Rule, Stage, header, read_record
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Accepted", "Rule", "ScriptedServer", "Stage", "read_record"]
 
@@ -227,7 +228,7 @@ class ScriptedServer:
 
     def _wait(self, condition: Callable[[], bool], timeout: float, complaint: str) -> None:
         with self._changed:
-            if not self._changed.wait_for(condition, timeout):
+            if not self._changed.wait_for(condition, timeout * PATIENCE):
                 raise AssertionError(f"{complaint} after {timeout} s")
 
     def find_rule(

@@ -85,6 +85,22 @@ RECOVERING = (
 
 CALLS = (
     Guard(
+        "of senders that the relay is too busy for, one does not rest",
+        "P6",
+        f"{SQL}/sender_leave.sql",
+        "ELSE now() END",
+        "ELSE now() + %(rest)s END",
+        f"{SENDING}::test_S01_a_relay_that_is_busy_for_everybody_is_tried_again_soon",
+    ),
+    Guard(
+        "of senders that leave at once each sees the one before: the lock",
+        "P6",
+        "pipeline/sending.py",
+        'if turn.rest: cursor.execute(query("doorbells_lock"))',
+        "",
+        f"{SENDING}::test_S01_a_sender_that_leaves_sees_the_one_that_left_just_before",
+    ),
+    Guard(
         "one rings at a time: the lock on ringing",
         "P5",
         f"{SQL}/doorbells_lock.sql",
