@@ -10,7 +10,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 
-from dramatiq import Broker, Middleware
+from dramatiq import Broker, Middleware, Worker
 from dramatiq.middleware import (
     AgeLimit,
     Callbacks,
@@ -24,6 +24,7 @@ from psycopg2.pool import ThreadedConnectionPool
 
 from .database import CONNECTION_DEFAULTS, connect, init
 from .settings import Settings
+from .storms import tell_of_storms
 
 #: Connections that a worker process may have to the queue: its consumers' and one a thread.
 POOL_SIZE = 64
@@ -37,6 +38,13 @@ class EndsWithParent(Middleware):
 
     def after_process_boot(self, broker: Broker) -> None:
         end_with_parent()
+
+
+class TellsOfStorms(Middleware):
+    """What was left out of the log is told before Dramatiq closes it."""
+
+    def after_worker_shutdown(self, broker: Broker, worker: Worker) -> None:
+        tell_of_storms()
 
 
 def end_with_parent() -> None:
@@ -100,6 +108,7 @@ def make_broker(settings: Settings) -> PostgresBroker:
         prefix=settings.queue_prefix,
         middleware=[
             EndsWithParent(),
+            TellsOfStorms(),
             AgeLimit(),
             TimeLimit(),
             ShutdownNotifications(),

@@ -6,6 +6,7 @@ registers the pipeline's actors on it. Shops that have a broker use `pipeline.Pi
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 
 import dramatiq
@@ -15,6 +16,7 @@ from .application import Pipeline
 from .database import connect, schema_version
 from .process import make_broker, prepared
 from .settings import Settings
+from .storms import limit_storms
 
 
 def _refuse_unprepared(url: str) -> None:
@@ -34,6 +36,8 @@ def _refuse_unprepared(url: str) -> None:
         )
 
 
+# Dramatiq has set logging up before it imports this.
+limit_storms(*logging.getLogger().handlers)
 settings = prepared(Settings.load())
 _refuse_unprepared(settings.url)
 broker = make_broker(settings)

@@ -15,7 +15,7 @@ import pytest
 from tests.support.commands import Running, descendants, environment, is_alive, run, running
 from tests.support.postgres import execute
 from tests.support.shell import ROOT, Terminal
-from tests.support.smtp_server import ScriptedServer
+from tests.support.smtp_server import Rule, ScriptedServer
 from tests.support.waiting import wait_until
 
 
@@ -44,6 +44,35 @@ def stop(worker: Running, signum: int = signal.SIGTERM) -> None:
 
     assert worker.stop(signum) == 0, worker.said
     assert [pid for pid in children if is_alive(pid)] == []
+
+
+@pytest.mark.slow
+def test_a_storm_of_refusals_does_not_fill_the_log(database_url: str, tmp_path: Path) -> None:
+    """200 mails are refused: fifty lines say so, and one how many there were more."""
+    execute(
+        database_url,
+        "INSERT INTO pipeline.recipient (id, email)"
+        " SELECT n, 'p' || n || '@example.com' FROM generate_series(1, 200) AS n",
+    )
+    execute(
+        database_url,
+        "INSERT INTO pipeline.email_notification_log (receiver_id, entity_name, entity_identifier,"
+        """ data) SELECT n, 'issue', 'a', '{"field": "state", "new_value": "x"}'"""
+        " FROM generate_series(1, 200) AS n",
+    )
+    failed = "SELECT count(*) FROM pipeline.delivery WHERE state = 'failed'"
+    with ScriptedServer([Rule("rcpt", reply="550 5.1.1 No such user")]) as server:
+        settings = environment(database_url, smtp_url=server.url, stack_every="1s")
+        with (
+            running(tmp_path / "scheduler.log", "scheduler", environment=settings) as scheduler,
+            running(tmp_path / "worker.log", "worker", environment=settings) as worker,
+        ):
+            wait_until(lambda: execute(database_url, failed) == [(200,)], 60)
+            stop(worker)
+            stop(scheduler)
+
+    assert worker.said.count("now failed: 550 5.1.1 No such user") == 50
+    assert "and 150 more like this in that minute: Delivery %s" in worker.said
 
 
 @pytest.mark.slow
