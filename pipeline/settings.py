@@ -18,6 +18,15 @@ from .smtp.relay import Relay
 #: What a duration may end in, in seconds.
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
+#: Each has a row of its own, and a connection to the relay.
+MOST_SENDERS = 1000
+
+#: Bytes of a part of a table's name, such that the whole is not cut.
+LONGEST_IDENTIFIER = 40
+
+#: Characters of a value that an error repeats.
+SHOWN = 200
+
 
 class SettingError(ValueError):
     """A setting has a value that can't be used. The text names both."""
@@ -52,6 +61,41 @@ def count(text: str) -> int:
     if not re.fullmatch(r"\s*\d{1,9}\s*", text) or int(text) < 1:
         raise ValueError("not a whole number of at least 1")
     return int(text)
+
+
+def at_most(most: int) -> Callable[[str], int]:
+    """A reader for a whole number from 1 on, within reason."""
+
+    def read(text: str) -> int:
+        value = count(text)
+        if value > most:
+            raise ValueError(f"must be at most {most}")
+        return value
+
+    return read
+
+
+def timeout(text: str) -> timedelta:
+    """A duration that a socket can wait for.
+
+    Raises:
+      ValueError: When it isn't one.
+    """
+    value = duration(text)
+    if value > timedelta(days=1):
+        raise ValueError("must be at most 1d")
+    return value
+
+
+def identifier(text: str) -> str:
+    """Part of a name in Postgres, which cuts longer ones.
+
+    Raises:
+      ValueError: When it is too long.
+    """
+    if len(text.encode()) > LONGEST_IDENTIFIER:
+        raise ValueError(f"must be at most {LONGEST_IDENTIFIER} bytes")
+    return text
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
@@ -93,6 +137,8 @@ def web_url(text: str) -> str:
     """
     if text and urlsplit(text).scheme not in ("http", "https"):
         raise ValueError("must begin with http:// or https://")
+    if not text.isprintable() or " " in text:
+        raise ValueError("must not have spaces or control characters")
     return text.rstrip("/")
 
 
@@ -138,7 +184,9 @@ class Settings:
     )
 
     senders: int = _setting(
-        4, count, "senders, and so connections to the relay, at once in the whole installation"
+        4,
+        at_most(MOST_SENDERS),
+        "senders, and so connections to the relay, at once in the whole installation",
     )
     relay_rate: int | None = _setting(
         None, count, "messages a second to the relay, from the whole installation; unset: no limit"
@@ -178,13 +226,13 @@ class Settings:
 
     connect_timeout: timedelta = _setting(
         timedelta(seconds=10),
-        duration,
+        timeout,
         "until a session is ready for mail: name lookup, connection, TLS, login",
     )
-    command_timeout: timedelta = _setting(timedelta(seconds=30), duration, "for MAIL and RCPT")
-    data_timeout: timedelta = _setting(timedelta(seconds=60), duration, "for handing over a mail")
+    command_timeout: timedelta = _setting(timedelta(seconds=30), timeout, "for MAIL and RCPT")
+    data_timeout: timedelta = _setting(timedelta(seconds=60), timeout, "for handing over a mail")
     reply_timeout: timedelta = _setting(
-        timedelta(minutes=5), duration, "for the reply to the final dot"
+        timedelta(minutes=5), timeout, "for the reply to the final dot"
     )
 
     items_shown: int = _setting(50, count, "changes shown in one mail; the rest is counted")
@@ -195,8 +243,8 @@ class Settings:
         timedelta(days=30), duration, "how long finished deliveries and their rows are kept"
     )
 
-    queue_schema: str = _setting("dramatiq", str, "schema of dramatiq-pg's table")
-    queue_prefix: str = _setting("", str, "prefix of dramatiq-pg's table")
+    queue_schema: str = _setting("dramatiq", identifier, "schema of dramatiq-pg's table")
+    queue_prefix: str = _setting("", identifier, "prefix of dramatiq-pg's table")
 
     def __post_init__(self) -> None:
         if self.lease < timedelta(milliseconds=500):
@@ -273,14 +321,33 @@ def _from_file(path: Path) -> dict[str, tuple[str, str]]:
     unknown = sorted(set(content) - known)
     if unknown:
         raise SettingError(f"{path} has a setting that does not exist: {unknown[0]!r}")
+    for name, value in content.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise SettingError(f"{name} in {path} must be a text or a number, got {value!r}")
     return {name: (f"{name} in {path}", str(value)) for name, value in content.items()}
 
 
 def _read(setting: Field[Any], source: str, text: str) -> Any:
     try:
+        if "\0" in text or not _is_unicode(text):
+            raise ValueError("has a character that is none")
         return setting.metadata["read"](text)
     except ValueError as error:
-        raise SettingError(f"{source} {_without_password(text)!r}: {error}") from None
+        shown = repr(_without_password(text))
+        if len(shown) > SHOWN:
+            shown = f"{shown[:SHOWN]}…"
+        # What is wrong with an address names it.
+        reason = _without_password(str(error))
+        told = reason if shown in reason else f"{shown}: {reason}"
+        raise SettingError(f"{source} {told}") from None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _without_password(text: str) -> str:

@@ -11,11 +11,20 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg2 import extensions
 
 from pipeline.embedded import EmbeddedPostgres
 from tests.support.installation import Installation
 from tests.support.postgres import fresh_database, make_template
+
+# The same examples in every run, however busy the machine is. `HYPOTHESIS_PROFILE=explore` looks
+# for new ones.
+settings.register_profile(
+    "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,8 +37,10 @@ def logger(log: io.StringIO, clock: Clock) -> logging.Logger:
     """A logger whose handler has the filter."""
     handler = logging.StreamHandler(log)
     handler.addFilter(Storms(handler, clock=clock))
-    one = logging.Logger("storm")
-    one.addHandler(handler)
+    one = logging.getLogger("pipeline.test.storm")
+    one.setLevel(logging.INFO)
+    one.propagate = False
+    one.handlers = [handler]
     return one
 
 
@@ -105,8 +107,10 @@ def test_counts_are_written_at_the_end(log: io.StringIO) -> None:
     limit_storms(handler)
     limit_storms(handler)
     (storms,) = handler.filters
-    logger = logging.Logger("storm")
-    logger.addHandler(handler)
+    logger = logging.getLogger("pipeline.test.storm")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.handlers = [handler]
     for _ in range(MOST + 3):
         logger.info("line\nwith more")
     assert isinstance(storms, Storms)
