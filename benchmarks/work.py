@@ -17,6 +17,7 @@ from pipeline.database import query, transaction
 from pipeline.prepared import Prepared
 from pipeline.sending import Sender
 from pipeline.smtp import Session
+from pipeline.stacking import Place, claim_parameters
 
 STATEMENTS = r"""
 SELECT calls, wal_bytes::float8, total_exec_time + total_plan_time, rows,
@@ -217,14 +218,8 @@ def _pass_steps(bench: Bench) -> dict[str, float]:
             cursor.execute(query("walk_plan"))
             cursor.execute(
                 "EXPLAIN (ANALYZE, FORMAT JSON) " + query("stack_claim"),
-                {
-                    "urgent_only": False, "from_start": True, "receiver_id": "",
-                    "entity_name": "", "entity_identifier": "",
-                    "stack_limit": database.settings.stack_limit,
-                    "row_limit": database.settings.row_limit,
-                    "domain": "bench.example", "max_age": database.settings.max_age,
-                },
-            )  # fmt: skip
+                claim_parameters(database.settings, urgent_only=False, place=Place()),
+            )
             found = cursor.fetchone()
             assert found is not None
     (explained,) = json.loads(found[0]) if isinstance(found[0], str) else found[0]

@@ -179,9 +179,7 @@ class Settings:
         timedelta(minutes=5), duration, "how often waiting notifications are stacked"
     )
     stack_limit: int = _setting(1000, count, "stacks claimed in one transaction at the most")
-    row_limit: int = _setting(
-        10_000, count, "notifications claimed in one transaction; a single stack may exceed it"
-    )
+    row_limit: int = _setting(10_000, count, "notifications claimed in one transaction at the most")
 
     senders: int = _setting(
         4,

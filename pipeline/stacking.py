@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import psycopg2
 
@@ -22,8 +24,30 @@ logger = logging.getLogger(__name__)
 #: How often a chunk is asked again when another pass got in between.
 TRIES = 5
 
+#: The delivery of a stack that is claimed in parts waits for so long for the next part.
+HOLD = timedelta(seconds=30)
+
 #: A stack: receiver, kind of the item, the item.
 Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pass is.
+
+    Attributes:
+      after: The last stack that it is through with.
+      begun: A stack of which it has claimed a part.
+      is_over: There was no stack to look at any more.
+    """
+
+    after: Key | None = None
+    begun: Key | None = None
+    is_over: bool = False
+
+
+_START = Place()
+_NOWHERE: Key = ("", "", "")
 
 
 @dataclass(slots=True)
@@ -66,12 +90,11 @@ def run_pass(
       What was done; what is committed stays so when a later chunk raises.
     """
     done = Pass()
-    after: Key | None = None
+    place = Place()
     while not should_stop():
-        following = _retry_chunk(connection, settings, doorbells, urgent_only, after, done)
-        if following is None:
+        place = _retry_chunk(connection, settings, doorbells, urgent_only, place, done)
+        if place.is_over:
             break
-        after = following
         on_chunk(done)
     return done
 
@@ -81,14 +104,14 @@ def _retry_chunk(
     settings: Settings,
     doorbells: Doorbells,
     urgent_only: bool,
-    after: Key | None,
+    place: Place,
     done: Pass,
-) -> Key | None:
+) -> Place:
     for attempt in range(1, TRIES + 1):
         try:
             with transaction(connection) as cursor:
                 chunk, following = claim_chunk(
-                    cursor, settings, doorbells, urgent_only=urgent_only, after=after
+                    cursor, settings, doorbells, urgent_only=urgent_only, place=place
                 )
         except (
             psycopg2.errors.UniqueViolation,
@@ -98,7 +121,7 @@ def _retry_chunk(
             # Another pass gave a stack its delivery between our snapshot and our lock on it.
             if attempt == TRIES:
                 raise
-            logger.debug("Chunk after %s is asked again (%d).", after, attempt)
+            logger.debug("Chunk after %s is asked again (%d).", place.after, attempt)
         else:
             done.claimed_count += chunk.claimed_count
             done.created_count += chunk.created_count
@@ -108,46 +131,58 @@ def _retry_chunk(
     raise AssertionError("unreachable")
 
 
+def claim_parameters(settings: Settings, *, urgent_only: bool, place: Place) -> dict[str, Any]:
+    """The parameters of `stack_claim.sql` for one chunk."""
+    receiver_id, entity_name, entity_identifier = place.after or _NOWHERE
+    begun_receiver_id, begun_entity_name, begun_entity_identifier = place.begun or _NOWHERE
+    return {
+        "urgent_only": urgent_only,
+        "from_start": place.after is None,
+        "receiver_id": receiver_id,
+        "entity_name": entity_name,
+        "entity_identifier": entity_identifier,
+        "is_begun": place.begun is not None,
+        "begun_receiver_id": begun_receiver_id,
+        "begun_entity_name": begun_entity_name,
+        "begun_entity_identifier": begun_entity_identifier,
+        "stack_limit": settings.stack_limit,
+        "row_limit": settings.row_limit,
+        "domain": settings.domain,
+        "max_age": settings.max_age,
+        "hold": HOLD,
+    }
+
+
 def claim_chunk(
     cursor: Cursor,
     settings: Settings,
     doorbells: Doorbells,
     *,
     urgent_only: bool,
-    after: Key | None,
-) -> tuple[Pass, Key | None]:
-    """Claim the next stacks after `after` (None: the first), and ring for them.
+    place: Place = _START,
+) -> tuple[Pass, Place]:
+    """Claim the next stacks, and ring for them.
 
     All in the cursor's transaction.
 
     Returns:
-      What was done, and the last stack that was looked at: None when there was none.
+      What was done, and where the pass is now.
     """
     cursor.execute(query("walk_plan"))
-    receiver_id, entity_name, entity_identifier = after or ("", "", "")
     cursor.execute(
-        query("stack_claim"),
-        {
-            "urgent_only": urgent_only,
-            "from_start": after is None,
-            "receiver_id": receiver_id,
-            "entity_name": entity_name,
-            "entity_identifier": entity_identifier,
-            "stack_limit": settings.stack_limit,
-            "row_limit": settings.row_limit,
-            "domain": settings.domain,
-            "max_age": settings.max_age,
-        },
+        query("stack_claim"), claim_parameters(settings, urgent_only=urgent_only, place=place)
     )
     row = cursor.fetchone()
     if row is None:
-        return Pass(), None
-    receiver_id, entity_name, entity_identifier, claimed_count, created_count, joined_count = row
+        return Pass(), Place(place.after, is_over=True)
+    last: Key = (row[0], row[1], row[2])
+    is_whole, claimed_count, created_count, joined_count = row[3:]
     message_count = 0
     if created_count or joined_count:
         wanted = -(-(created_count + joined_count) // settings.chunk)
         message_count = doorbells.ring_senders(cursor, wanted)
-    return (
-        Pass(claimed_count, created_count, joined_count, message_count),
-        (receiver_id, entity_name, entity_identifier),
-    )
+    done = Pass(claimed_count, created_count, joined_count, message_count)
+    if claimed_count and not is_whole:
+        # The same stack is the next one still.
+        return done, Place(place.after, begun=last)
+    return done, Place(last)

@@ -3,8 +3,13 @@
 -- Promises: each claimed row is in exactly one delivery; the rows of a stack that are visible go
 -- into one; a stack that another pass has is left to it; a stack whose delivery still waits is not
 -- given a second one. Reads each row once: email_notification_log_pending (for an urgent pass
--- email_notification_log_urgent) in key order from where the last chunk ended, a stack of its own
--- size at a time; the waiting delivery of each by delivery_joinable.
+-- email_notification_log_urgent, and the first of them for all rows of each stack) in key order from
+-- where the last chunk ended, a stack of its own size at a time; the waiting delivery of each by
+-- delivery_joinable.
+--
+-- Bounded by %(row_limit)s: no more rows are read or claimed. A stack that has more is claimed part
+-- by part, each of which joins the delivery of the first; until the last has, that is not due, for
+-- %(hold)s from each part on, so that a pass which dies in between holds nothing up for long.
 --
 -- What if two passes overlap: the advisory lock lets one of them have the stack. If the other gets
 -- the lock later with an older snapshot, the UPDATE sees that the rows are claimed and leaves them,
@@ -12,46 +17,72 @@
 WITH grouped AS (
     (
         SELECT receiver_id, entity_name, entity_identifier, count(*) AS row_count
-        FROM pipeline.email_notification_log
-        WHERE processed_at IS NULL
-            AND NOT %(urgent_only)s
-            AND (
-                %(from_start)s
-                OR (receiver_id, entity_name, entity_identifier)
-                    > (%(receiver_id)s, %(entity_name)s, %(entity_identifier)s)
-            )
+        FROM (
+            SELECT receiver_id, entity_name, entity_identifier
+            FROM pipeline.email_notification_log
+            WHERE processed_at IS NULL
+                AND NOT %(urgent_only)s
+                AND (
+                    %(from_start)s
+                    OR (receiver_id, entity_name, entity_identifier)
+                        > (%(receiver_id)s, %(entity_name)s, %(entity_identifier)s)
+                )
+            ORDER BY receiver_id, entity_name, entity_identifier
+            LIMIT %(row_limit)s + 1
+        ) AS following
         GROUP BY receiver_id, entity_name, entity_identifier
         ORDER BY receiver_id, entity_name, entity_identifier
         LIMIT %(stack_limit)s
     )
     UNION ALL
     (
-        SELECT receiver_id, entity_name, entity_identifier, count(*) AS row_count
-        FROM pipeline.email_notification_log
-        WHERE processed_at IS NULL AND urgent
-            AND %(urgent_only)s
-            AND (
-                %(from_start)s
-                OR (receiver_id, entity_name, entity_identifier)
-                    > (%(receiver_id)s, %(entity_name)s, %(entity_identifier)s)
+        SELECT receiver_id, entity_name, entity_identifier, whole.row_count
+        FROM (
+            (
+                SELECT receiver_id, entity_name, entity_identifier
+                FROM pipeline.email_notification_log
+                WHERE processed_at IS NULL AND urgent
+                    AND %(urgent_only)s
+                    AND (
+                        %(from_start)s
+                        OR (receiver_id, entity_name, entity_identifier)
+                            > (%(receiver_id)s, %(entity_name)s, %(entity_identifier)s)
+                    )
+                GROUP BY receiver_id, entity_name, entity_identifier
+                ORDER BY receiver_id, entity_name, entity_identifier
+                LIMIT %(stack_limit)s
             )
-        GROUP BY receiver_id, entity_name, entity_identifier
-        ORDER BY receiver_id, entity_name, entity_identifier
-        LIMIT %(stack_limit)s
+            UNION
+            -- One that was begun may have no urgent row left.
+            SELECT %(begun_receiver_id)s, %(begun_entity_name)s, %(begun_entity_identifier)s
+            WHERE %(urgent_only)s AND %(is_begun)s
+        ) AS following
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS row_count
+            FROM (
+                SELECT
+                FROM pipeline.email_notification_log AS waiting
+                WHERE waiting.receiver_id = following.receiver_id
+                    AND waiting.entity_name = following.entity_name
+                    AND waiting.entity_identifier = following.entity_identifier
+                    AND waiting.processed_at IS NULL
+                LIMIT %(row_limit)s + 1
+            ) AS of_the_stack
+        ) AS whole
     )
 ),
 bounded AS MATERIALIZED (
-    SELECT receiver_id, entity_name, entity_identifier
+    -- Those that fit as a whole; the first in any case.
+    SELECT receiver_id, entity_name, entity_identifier, rows_through <= %(row_limit)s AS is_whole
     FROM (
-        SELECT *, sum(row_count) OVER (
-            ORDER BY receiver_id, entity_name, entity_identifier
-        ) - row_count AS rows_before
+        SELECT *, row_number() OVER stacks AS place, sum(row_count) OVER stacks AS rows_through
         FROM grouped
+        WINDOW stacks AS (ORDER BY receiver_id, entity_name, entity_identifier)
     ) AS counted
-    WHERE rows_before < %(row_limit)s
+    WHERE rows_through <= %(row_limit)s OR place = 1
 ),
 locked AS MATERIALIZED (
-    SELECT receiver_id, entity_name, entity_identifier
+    SELECT receiver_id, entity_name, entity_identifier, is_whole
     FROM bounded
     WHERE pg_try_advisory_xact_lock(
         pipeline.stack_key(receiver_id, entity_name, entity_identifier))
@@ -81,15 +112,15 @@ claimed AS (
         SELECT stack.delivery_id, pending.ctid
         FROM stack
         CROSS JOIN LATERAL (
-            -- OFFSET 0: stack by stack along the index, whatever the statistics say. A planner that
-            -- takes all that waits for a row or two would compare each of it with each stack.
+            -- LIMIT also keeps this stack by stack along the index, whatever the statistics say. A
+            -- planner that takes all that waits for a row or two would compare it with each stack.
             SELECT waiting.ctid
             FROM pipeline.email_notification_log AS waiting
             WHERE waiting.receiver_id = stack.receiver_id
                 AND waiting.entity_name = stack.entity_name
                 AND waiting.entity_identifier = stack.entity_identifier
                 AND waiting.processed_at IS NULL
-            OFFSET 0
+            LIMIT %(row_limit)s
         ) AS pending
     ) AS due
     WHERE notification.ctid = due.ctid AND notification.processed_at IS NULL
@@ -100,11 +131,13 @@ counted AS MATERIALIZED (
 ),
 created AS (
     INSERT INTO pipeline.delivery (
-        id, receiver_id, entity_name, entity_identifier, message_id, notification_count, expires_at)
+        id, receiver_id, entity_name, entity_identifier, message_id, notification_count, expires_at,
+        next_attempt_at)
     SELECT
         stack.delivery_id, stack.receiver_id, stack.entity_name, stack.entity_identifier,
         '<' || stack.delivery_id || '@' || %(domain)s || '>', counted.row_count,
-        now() + %(max_age)s
+        now() + %(max_age)s,
+        CASE WHEN stack.is_whole THEN now() ELSE now() + %(hold)s END
     FROM stack
     JOIN counted USING (delivery_id)
     WHERE NOT stack.joins
@@ -115,6 +148,13 @@ joined AS (
     SET notification_count = delivery.notification_count + counted.row_count,
         -- What is new must not fail for the age of what it joins.
         expires_at = greatest(delivery.expires_at, now() + %(max_age)s),
+        next_attempt_at = CASE
+            WHEN NOT stack.is_whole THEN greatest(delivery.next_attempt_at, now() + %(hold)s)
+            -- It was only held back for this.
+            WHEN delivery.state = 'queued' AND delivery.attempt_count = 0
+                THEN least(delivery.next_attempt_at, now())
+            ELSE delivery.next_attempt_at
+        END,
         updated_at = now()
     FROM counted
     JOIN stack USING (delivery_id)
@@ -122,7 +162,7 @@ joined AS (
     RETURNING delivery.id
 ),
 last_stack AS (
-    SELECT receiver_id, entity_name, entity_identifier
+    SELECT receiver_id, entity_name, entity_identifier, is_whole
     FROM bounded
     ORDER BY receiver_id DESC, entity_name DESC, entity_identifier DESC
     LIMIT 1
@@ -131,6 +171,7 @@ SELECT
     last_stack.receiver_id,
     last_stack.entity_name,
     last_stack.entity_identifier,
+    last_stack.is_whole,
     (SELECT coalesce(sum(row_count), 0) FROM counted)::bigint AS claimed_count,
     (SELECT count(*) FROM created) AS created_count,
     (SELECT count(*) FROM joined) AS joined_count

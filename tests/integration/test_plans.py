@@ -11,7 +11,9 @@ import pytest
 
 from pipeline.database import query, transaction
 from pipeline.embedded import EmbeddedPostgres
+from pipeline.settings import Settings
 from pipeline.settlement import GROWTH
+from pipeline.stacking import Place, claim_parameters
 from tests.support.installation import Installation
 from tests.support.postgres import fresh_database
 
@@ -105,10 +107,9 @@ def plan(
 
 
 KEY = {"id": SOMEBODY, "token": SOMEBODY}
-CLAIM = {
-    "from_start": False, "receiver_id": "p17", "entity_name": "issue", "entity_identifier": "5",
-    "stack_limit": 500, "row_limit": 10_000, "domain": "shop.example", "max_age": LONG,
-}  # fmt: skip
+CLAIM = claim_parameters(
+    Settings(stack_limit=500), urgent_only=False, place=Place(("p17", "issue", "5"))
+)
 SETTLED = {
     "state": "sent", "reason": "250", "outcome": "sent", "stage": "reply", "smtp_code": 250,
     "enhanced_code": None, "reply": "Ok", "error": None, "delay": None, "refund": 0,
