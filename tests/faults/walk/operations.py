@@ -58,6 +58,7 @@ def settings_for(url: str, smtp_url: str, policy: str) -> Settings:
         slice=timedelta(seconds=60),
         stack_every=timedelta(milliseconds=10),
         stack_limit=2,
+        row_limit=4,
         chunk=2,
         senders=2,
         keep=timedelta(days=30),

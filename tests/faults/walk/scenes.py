@@ -45,11 +45,11 @@ def people(installation: Installation) -> None:
 
 
 def rows(installation: Installation) -> None:
-    """One delivery waits already and gets another row; the other stacks make two chunks."""
+    """One delivery waits already and gets another row; two chunks of stacks, and one in parts."""
     people(installation)
     row(installation, "p1")
     installation.stack()
-    for name, count in (("p1", 1), ("p2", 2), ("p3", 1)):
+    for name, count in (("p1", 1), ("p2", 2), ("p3", 1), ("p5", 5)):
         row(installation, name, count)
 
 
