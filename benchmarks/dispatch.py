@@ -86,7 +86,7 @@ def dispatch(bench: Bench) -> Finding:
             ["ratio", ratios.told(" ×"), ""],
         ],
         about=f"{rows:,} rows in stacks of {ROWS_PER_STACK}, the rows of a stack far apart in the "
-        "table. A pass claims them in chunks of 1,000 stacks, each with its locks, its look for "
+        "table. A pass claims them in chunks of 2,000 stacks, each with its locks, its look for "
         "deliveries that still wait, its doorbells and a commit to disk; the bare SQL groups, "
         "inserts and updates everything in one transaction.",
         numbers={"rows": rows, "pass_seconds": ours, "bare_seconds": bare},

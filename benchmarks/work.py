@@ -150,7 +150,7 @@ def profile(bench: Bench) -> Finding:
         ]
         + [[f"a chunk of a pass: {name}", f"{ms:.1f}", ""] for name, ms in parts.items()],
         about="Of a mail: the time between a step's beginning and its end, waiting included. Of a "
-        "pass: one chunk of 1,000 stacks, by EXPLAIN ANALYZE; each step by itself.",
+        "pass: one chunk of 2,000 stacks, by EXPLAIN ANALYZE; each step by itself.",
         numbers={"mail_seconds": spent, "mails": mails, "pass_milliseconds": parts},
         plots=[
             Bars(
@@ -161,7 +161,7 @@ def profile(bench: Bench) -> Finding:
             ),
             Bars(
                 "profile-pass",
-                "One chunk of a pass, 1,000 stacks: where the time goes",
+                "One chunk of a pass, 2,000 stacks: where the time goes",
                 "ms",
                 [(name, ms, 0.0, 0.0) for name, ms in parts.items()],
             ),

@@ -178,7 +178,7 @@ class Settings:
     stack_every: timedelta = _setting(
         timedelta(minutes=5), duration, "how often waiting notifications are stacked"
     )
-    stack_limit: int = _setting(1000, count, "stacks claimed in one transaction at the most")
+    stack_limit: int = _setting(2000, count, "stacks claimed in one transaction at the most")
     row_limit: int = _setting(10_000, count, "notifications claimed in one transaction at the most")
 
     senders: int = _setting(

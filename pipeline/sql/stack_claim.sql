@@ -2,10 +2,10 @@
 --
 -- Promises: each claimed row is in exactly one delivery; the rows of a stack that are visible go
 -- into one; a stack that another pass has is left to it; a stack whose delivery still waits is not
--- given a second one. Reads each row once: email_notification_log_pending (for an urgent pass
--- email_notification_log_urgent, and the first of them for all rows of each stack) in key order from
--- where the last chunk ended, a stack of its own size at a time; the waiting delivery of each by
--- delivery_joinable.
+-- given a second one. Reads each row once, with its place in the table:
+-- email_notification_log_pending (for an urgent pass email_notification_log_urgent, and the first of
+-- them for all rows of each stack) in key order from where the last chunk ended; the waiting delivery
+-- of each by delivery_joinable.
 --
 -- Bounded by %(row_limit)s: no more rows are read or claimed. A stack that has more is claimed part
 -- by part, each of which joins the delivery of the first; until the last has, that is not due, for
@@ -16,9 +16,11 @@
 -- and a second waiting delivery is refused by delivery_joinable (unique): the chunk is asked again.
 WITH grouped AS (
     (
-        SELECT receiver_id, entity_name, entity_identifier, count(*) AS row_count
+        SELECT
+            receiver_id, entity_name, entity_identifier,
+            count(*) AS row_count, array_agg(place) AS places
         FROM (
-            SELECT receiver_id, entity_name, entity_identifier
+            SELECT receiver_id, entity_name, entity_identifier, ctid AS place
             FROM pipeline.email_notification_log
             WHERE processed_at IS NULL
                 AND NOT %(urgent_only)s
@@ -36,7 +38,7 @@ WITH grouped AS (
     )
     UNION ALL
     (
-        SELECT receiver_id, entity_name, entity_identifier, whole.row_count
+        SELECT receiver_id, entity_name, entity_identifier, whole.row_count, whole.places
         FROM (
             (
                 SELECT receiver_id, entity_name, entity_identifier
@@ -58,9 +60,9 @@ WITH grouped AS (
             WHERE %(urgent_only)s AND %(is_begun)s
         ) AS following
         CROSS JOIN LATERAL (
-            SELECT count(*) AS row_count
+            SELECT count(*) AS row_count, array_agg(place) AS places
             FROM (
-                SELECT
+                SELECT ctid AS place
                 FROM pipeline.email_notification_log AS waiting
                 WHERE waiting.receiver_id = following.receiver_id
                     AND waiting.entity_name = following.entity_name
@@ -72,17 +74,19 @@ WITH grouped AS (
     )
 ),
 bounded AS MATERIALIZED (
-    -- Those that fit as a whole; the first in any case.
-    SELECT receiver_id, entity_name, entity_identifier, rows_through <= %(row_limit)s AS is_whole
+    -- Those that fit as a whole; of the first in any case as much as fits.
+    SELECT
+        receiver_id, entity_name, entity_identifier, places[:%(row_limit)s] AS places,
+        rows_through <= %(row_limit)s AS is_whole
     FROM (
-        SELECT *, row_number() OVER stacks AS place, sum(row_count) OVER stacks AS rows_through
+        SELECT *, row_number() OVER stacks AS number, sum(row_count) OVER stacks AS rows_through
         FROM grouped
         WINDOW stacks AS (ORDER BY receiver_id, entity_name, entity_identifier)
     ) AS counted
-    WHERE rows_through <= %(row_limit)s OR place = 1
+    WHERE rows_through <= %(row_limit)s OR number = 1
 ),
 locked AS MATERIALIZED (
-    SELECT receiver_id, entity_name, entity_identifier, is_whole
+    SELECT receiver_id, entity_name, entity_identifier, places, is_whole
     FROM bounded
     WHERE pg_try_advisory_xact_lock(
         pipeline.stack_key(receiver_id, entity_name, entity_identifier))
@@ -108,22 +112,8 @@ stack AS MATERIALIZED (
 claimed AS (
     UPDATE pipeline.email_notification_log AS notification
     SET processed_at = now(), delivery_id = due.delivery_id
-    FROM (
-        SELECT stack.delivery_id, pending.ctid
-        FROM stack
-        CROSS JOIN LATERAL (
-            -- LIMIT also keeps this stack by stack along the index, whatever the statistics say. A
-            -- planner that takes all that waits for a row or two would compare it with each stack.
-            SELECT waiting.ctid
-            FROM pipeline.email_notification_log AS waiting
-            WHERE waiting.receiver_id = stack.receiver_id
-                AND waiting.entity_name = stack.entity_name
-                AND waiting.entity_identifier = stack.entity_identifier
-                AND waiting.processed_at IS NULL
-            LIMIT %(row_limit)s
-        ) AS pending
-    ) AS due
-    WHERE notification.ctid = due.ctid AND notification.processed_at IS NULL
+    FROM (SELECT stack.delivery_id, unnest(stack.places) AS place FROM stack) AS due
+    WHERE notification.ctid = due.place AND notification.processed_at IS NULL
     RETURNING notification.delivery_id
 ),
 counted AS MATERIALIZED (
