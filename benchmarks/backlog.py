@@ -137,10 +137,10 @@ def extremes(bench: Bench) -> Finding:
         reached=highest <= MEMORY_LIMIT,
         columns=["", "rows", "stacked in, s", "stacking process, MB", "sent in, s"],
         rows=table,
-        about="One stack goes into one delivery, and so into one transaction, however large it is: "
-        "that is the only way for a pass's transaction to exceed its limits. Its sender reads the "
-        "newest 1,000 rows within 4 MB and counts the rest; when it is accepted, all its rows are "
-        "marked as sent in the transaction that settles it.",
+        about="A stack that has more rows than a transaction may claim is claimed in parts, each "
+        "of which joins the delivery of the first. Its sender reads the newest 1,000 rows within "
+        "4 MB and counts the rest; when it is accepted, all its rows are marked as sent in the "
+        "transaction that settles it.",
         numbers=numbers,
     )
 

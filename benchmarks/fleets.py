@@ -164,7 +164,7 @@ def limits(bench: Bench) -> Finding:
 def snapshot(bench: Bench) -> Finding:
     """Rounds of stacking and sending while a transaction keeps its snapshot, and after it."""
     rows = bench.sized(10_000, 1_000)
-    rounds = 6
+    rounds, held_rounds = 6, bench.sized(48, 6)
     stacking: list[tuple[float, float]] = []
     rates: list[tuple[float, float]] = []
     sizes: list[float] = []
@@ -172,13 +172,13 @@ def snapshot(bench: Bench) -> Finding:
         holder = connect(database.url, application_name="held snapshot")
         started = time.monotonic()
         held = 0.0
-        for turn in range(rounds * 3):
+        for turn in range(rounds + held_rounds + rounds):
             if turn == rounds:
                 with holder.cursor() as cursor:
                     cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
                     cursor.execute("SELECT count(*) FROM pipeline.email_notification_log")
                 held = time.monotonic()
-            if turn == rounds * 2:
+            if turn == rounds + held_rounds:
                 held = time.monotonic() - held
                 holder.close()
             _one_round(database, rows, turn, stacking, rates)
@@ -187,8 +187,9 @@ def snapshot(bench: Bench) -> Finding:
             )
         took = time.monotonic() - started
     phases = {
-        name: slice(start, start + rounds)
-        for name, start in (("before", 0), ("held", rounds), ("after", rounds * 2))
+        "before": slice(0, rounds),
+        "held": slice(rounds, rounds + held_rounds),
+        "after": slice(rounds + held_rounds, None),
     }
     told = {
         name: (
@@ -198,20 +199,23 @@ def snapshot(bench: Bench) -> Finding:
         )
         for name, part in phases.items()
     }
-    ratio = told["held"][1].median / told["before"][1].median
+    before = told["before"][1].median
+    ratio = told["held"][1].median / before
+    last = sample([rate for _, rate in rates[phases["held"]]][-rounds:]).median / before
     return Finding(
         name="snapshot",
         title="A snapshot that is held",
         limit="listed, no collapse",
         found=f"sending at {ratio:.2f} × while an idle transaction holds its snapshot for "
-        f"{held:.0f} s, {told['after'][1].median / told['before'][1].median:.2f} × after it",
-        reached=ratio >= 0.5,
+        f"{held:.0f} s ({last:.2f} × in the last rounds of them), "
+        f"{told['after'][1].median / before:.2f} × after it",
+        reached=last >= 0.5,
         columns=["", "stacking, µs a row", "one sender, mails/s", "delivery table, MB"],
         rows=[
             [name, cost.told(), rate.told(), number(size, 1)]
             for name, (cost, rate, size) in told.items()
         ],
-        about=f"{rounds} rounds of {rows:,} rows, {took:.0f} s in all. Nothing that died since "
+        about=f"Rounds of {rows:,} rows, {took:.0f} s in all. Nothing that died since "
         "the snapshot can be cleaned up while it is held, so each claim steps over the entries of "
         "deliveries that are sent already. `pipeline check` warns of old transactions; Postgres "
         "ends idle ones by `idle_in_transaction_session_timeout`.",
@@ -219,7 +223,7 @@ def snapshot(bench: Bench) -> Finding:
         plots=[
             Lines(
                 "snapshot",
-                f"Mails a second; a snapshot is held in rounds {rounds + 1} to {rounds * 2}",
+                f"Mails a second; a snapshot is held from round {rounds + 1} on, for {held:.0f} s",
                 "round",
                 "mails/s",
                 {"one sender": [(turn + 1, rate) for turn, rate in rates]},

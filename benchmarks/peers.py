@@ -1,12 +1,20 @@
 """The same dispatch the usual way: rows claimed, and one message enqueued for each stack.
 
-Procrastinate and PgQueuer are taken when they are installed: `pip install procrastinate pgqueuer`.
+Procrastinate, PgQueuer and Celery are taken when they are installed, `pip install procrastinate
+pgqueuer celery redis`, and Celery if there is a `redis-server` too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dramatiq
@@ -15,6 +23,8 @@ from dramatiq_pg import PostgresBroker
 from benchmarks.bench import ROWS_PER_STACK, Bench, Database
 from benchmarks.dispatch import pass_seconds
 from benchmarks.measuring import Bars, Finding, Sample, sample, watch
+
+REDIS = shutil.which("redis-server")
 
 #: The claim of the rows, the same for all of them.
 CLAIM = """
@@ -38,6 +48,10 @@ def peers(bench: Bench) -> Finding:
             ways[f"{name}, all in one call"] = way
         else:
             missing.append(name)
+    if importlib.util.find_spec("celery") and importlib.util.find_spec("redis") and REDIS:
+        ways["celery with Redis, send_task for each stack"] = through_celery
+    else:
+        missing.append("celery with Redis")
     rates: dict[str, Sample] = {}
     for name, way in ways.items():
         taken = []
@@ -63,7 +77,8 @@ def peers(bench: Bench) -> Finding:
         about=f"{rows:,} rows in stacks of {ROWS_PER_STACK}. The others claim all rows with one "
         "UPDATE, group them in Python and enqueue a job for each stack; they write no delivery and "
         "take no locks. dramatiq-pg's enqueue opens a transaction of its own for each message, "
-        "after the claim: a crash in between loses them."
+        "after the claim: a crash in between loses them. So does Celery's send, whose queue "
+        "is another server, here without anything written to disk before it answers."
         + (f" Not installed in this run: {', '.join(missing)}." if missing else ""),
         numbers={name: rate.values for name, rate in rates.items()},
         plots=[
@@ -75,6 +90,47 @@ def peers(bench: Bench) -> Finding:
             )
         ],
     )
+
+
+@contextmanager
+def redis() -> Iterator[str]:
+    """A Redis with its default settings, on a port of its own: its URL."""
+    import redis as client
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        server = subprocess.Popen(
+            [str(REDIS), "--port", str(port), "--bind", "127.0.0.1", "--dir", folder],
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            asking = client.Redis(port=port)
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                with suppress(client.ConnectionError):
+                    asking.ping()
+                    break
+                time.sleep(0.05)
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            server.kill()
+            server.wait()
+
+
+def through_celery(database: Database) -> float:
+    """One `send_task` a stack, over one kept connection."""
+    from celery import Celery
+
+    with redis() as url:
+        app = Celery("peers", broker=url)
+        with app.producer_pool.acquire(block=True) as producer:
+            app.send_task("warm", producer=producer)
+            with watch() as taken:
+                for stack, ids in grouped(database).items():
+                    app.send_task("send", args=(*stack, ids), producer=producer)
+        app.close()
+    return taken.seconds
 
 
 def grouped(database: Database) -> dict[tuple[str, str, str], list[str]]:
