@@ -16,11 +16,12 @@ DISPATCH = (
         f"{STACKING}::test_a_stack_that_another_pass_has_is_left_to_it",
     ),
     Guard(
-        "a row is claimed once: it is looked at again when it is locked",
+        "a row is claimed once: by its place, which it has left when another has claimed it",
         "P3",
         f"{SQL}/stack_claim.sql",
-        "AND notification.processed_at IS NULL",
-        "",
+        "WHERE notification.ctid = due.place AND notification.processed_at IS NULL",
+        "WHERE notification.id = (SELECT id FROM pipeline.email_notification_log AS there "
+        "WHERE there.ctid = due.place)",
         f"{HOLD}::test_a_pass_leaves_rows_that_were_claimed_while_it_waited",
     ),
     Guard(
