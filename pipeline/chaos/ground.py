@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import subprocess
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,8 @@ from psycopg2.extensions import parse_dsn
 
 from pipeline.database import connect
 from pipeline.embedded import EmbeddedPostgres
+
+from . import sweeper
 
 #: Of a new database on the user's own server.
 PREFIX = "pipeline_chaos_"
@@ -99,6 +102,7 @@ class ScratchGround:
     def __init__(self, url: str) -> None:
         self._beside = url
         self.name = PREFIX + secrets.token_hex(4)
+        self._sweeper: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -113,6 +117,7 @@ class ScratchGround:
         """
         with closing(connect(self._beside)) as connection, connection.cursor() as cursor:
             cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self.name)))
+        self._sweeper = sweeper.watch(self._beside, self.name)
         self._address = _address(self._beside)
 
     def connect(self) -> socket.socket:
@@ -131,15 +136,11 @@ class ScratchGround:
         raise AssertionError("this server is not ours to restart")
 
     def close(self) -> None:
-        """Drop the database."""
-        with (
-            suppress(psycopg2.Error),
-            closing(connect(self._beside)) as connection,
-            connection.cursor() as cursor,
-        ):
-            cursor.execute(
-                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
-            )
+        """Drop the database; the sweeper tries again if that can't be done now."""
+        with suppress(psycopg2.Error):
+            sweeper.drop(self._beside, self.name)
+        if self._sweeper is not None and self._sweeper.stdin is not None:
+            self._sweeper.stdin.close()
 
 
 def _address(url: str) -> tuple[str, int]:

@@ -18,8 +18,12 @@ class Kind(StrEnum):
     RESTART = "restart the database"
     CUT_DATABASE = "cut the database"
     STALL_DATABASE = "stall the database"
+    HALF_DATABASE = "half-open to the database"
+    DELAY_DATABASE = "delay the database"
     CUT_RELAY = "cut the relay"
     STALL_RELAY = "stall the relay"
+    HALF_RELAY = "half-open to the relay"
+    DELAY_RELAY = "delay the relay"
     MOOD = "moody relay"
     DUPLICATE = "duplicate messages"
     DELETE = "delete messages"
@@ -49,8 +53,12 @@ RATES: dict[Kind, tuple[float, tuple[float, float]]] = {
     Kind.RESTART: (1.5, (0, 0)),
     Kind.CUT_DATABASE: (3, (0, 3)),
     Kind.STALL_DATABASE: (2, (0.5, 8)),
+    Kind.HALF_DATABASE: (1.5, (0.5, 8)),
+    Kind.DELAY_DATABASE: (1, (1, 5)),
     Kind.CUT_RELAY: (4, (0, 3)),
     Kind.STALL_RELAY: (2, (0.5, 8)),
+    Kind.HALF_RELAY: (1.5, (0.5, 8)),
+    Kind.DELAY_RELAY: (1, (1, 5)),
     Kind.MOOD: (8, (1, 6)),
     Kind.DUPLICATE: (6, (0, 0)),
     Kind.DELETE: (6, (0, 0)),
@@ -59,6 +67,9 @@ RATES: dict[Kind, tuple[float, tuple[float, float]]] = {
 
 #: What can't be done to a server that others use too.
 OURS_ALONE = frozenset({Kind.RESTART})
+
+#: Done to the network between workers and mail server.
+TOWARDS_RELAY = frozenset({Kind.CUT_RELAY, Kind.STALL_RELAY, Kind.HALF_RELAY, Kind.DELAY_RELAY})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -27,11 +28,16 @@ class Proxy:
     def __init__(self, connect: Callable[[], socket.socket]) -> None:
         self._connect = connect
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self._open: set[socket.socket] = set()
+        #: Clients, and the server's end of each.
+        self._open: dict[socket.socket, socket.socket] = {}
         self._lock = threading.Lock()
         #: Set: bytes pass. Cleared: they are held back, and come when it is set again.
         self._flows = threading.Event()
         self._flows.set()
+        #: Cleared: that one end is gone is kept from the other, until it is set again.
+        self._tells = threading.Event()
+        self._tells.set()
+        self._lag = 0.0
         self._refuses = False
         self._is_closed = False
         self.port: int = self._listener.getsockname()[1]
@@ -45,25 +51,45 @@ class Proxy:
         """
         self._refuses = True
         with self._lock:
-            cut = len(self._open) // 2
-            for each in self._open:
-                _reset(each)
+            cut = len(self._open)
+            for client, server in self._open.items():
+                _reset(client)
+                _reset(server)
         return cut
 
     def stall(self) -> None:
         """Hold all bytes back until `mend`; connections stay open, new ones are taken."""
         self._flows.clear()
 
+    def half_open(self) -> int:
+        """End every connection for the server; whichever end is left learns of it at `mend`.
+
+        Returns:
+          How many were open.
+        """
+        self._tells.clear()
+        with self._lock:
+            for server in self._open.values():
+                _reset(server)
+            return len(self._open)
+
+    def delay(self, seconds: float) -> None:
+        """Let everything that is sent be on its way for so long, until `mend`."""
+        self._lag = seconds
+
     def mend(self) -> None:
         """Be a network as it should be."""
         self._refuses = False
+        self._lag = 0.0
         self._flows.set()
+        self._tells.set()
 
     def close(self) -> None:
         """End all connections and take no more."""
         self._is_closed = True
         self.cut()
         self._flows.set()
+        self._tells.set()
         self._listener.close()
 
     def __enter__(self) -> Self:
@@ -99,13 +125,13 @@ class Proxy:
         if client.family != socket.AF_UNIX:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
-            self._open |= {client, server}
+            self._open[client] = server
         back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
         back.start()
         self._pump(client, server)
         back.join()
         with self._lock:
-            self._open -= {client, server}
+            del self._open[client]
         client.close()
         server.close()
 
@@ -113,8 +139,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             while block := source.recv(BLOCK):
                 self._flows.wait()
+                time.sleep(self._lag)
                 sink.sendall(block)
         # An end on one side is one on the other.
+        self._tells.wait()
         for each in (source, sink):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -19,7 +19,7 @@ from pipeline.database import Cursor, connect, init, query, transaction
 
 from .ground import Ground
 from .ledger import Verdict, judge, read
-from .plan import OURS_ALONE, Event, Kind, Mood, make_plan
+from .plan import OURS_ALONE, TOWARDS_RELAY, Event, Kind, Mood, make_plan
 from .processes import Fleet
 from .proxy import Proxy
 from .relay import MoodyRelay
@@ -48,6 +48,9 @@ STEP, LOOK = 0.05, 1.0
 
 #: Of a thousand sessions so many are ended at once, and so many messages are meddled with.
 SESSIONS_SHARE, MESSAGES = 0.3, 5
+
+#: Seconds that a slow network takes for each packet, at the most.
+LAG = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,25 +270,32 @@ class Run:
     def _terminate(self, _event: Event) -> int:
         return self._meddle("chaos_terminate", {"share": SESSIONS_SHARE})
 
-    def _cut_database(self, event: Event) -> int:
-        self._database_proxy.cut()
-        self._later(event.seconds, self._database_proxy.mend)
+    def _cut(self, event: Event) -> int:
+        proxy = self._proxy(event)
+        proxy.cut()
+        self._later(event.seconds, proxy.mend)
         return 1
 
-    def _stall_database(self, event: Event) -> int:
-        self._database_proxy.stall()
-        self._later(event.seconds, self._database_proxy.mend)
+    def _stall(self, event: Event) -> int:
+        proxy = self._proxy(event)
+        proxy.stall()
+        self._later(event.seconds, proxy.mend)
         return 1
 
-    def _cut_relay(self, event: Event) -> int:
-        self._relay_proxy.cut()
-        self._later(event.seconds, self._relay_proxy.mend)
+    def _half_open(self, event: Event) -> int:
+        proxy = self._proxy(event)
+        proxy.half_open()
+        self._later(event.seconds, proxy.mend)
         return 1
 
-    def _stall_relay(self, event: Event) -> int:
-        self._relay_proxy.stall()
-        self._later(event.seconds, self._relay_proxy.mend)
+    def _delay_network(self, event: Event) -> int:
+        proxy = self._proxy(event)
+        proxy.delay(LAG * event.share)
+        self._later(event.seconds, proxy.mend)
         return 1
+
+    def _proxy(self, event: Event) -> Proxy:
+        return self._relay_proxy if event.kind in TOWARDS_RELAY else self._database_proxy
 
     def _change_mood(self, event: Event) -> int:
         def be_well() -> None:
@@ -321,10 +331,14 @@ class Run:
         Kind.FREEZE: _freeze,
         Kind.TERMINATE: _terminate,
         Kind.RESTART: _restart,
-        Kind.CUT_DATABASE: _cut_database,
-        Kind.STALL_DATABASE: _stall_database,
-        Kind.CUT_RELAY: _cut_relay,
-        Kind.STALL_RELAY: _stall_relay,
+        Kind.CUT_DATABASE: _cut,
+        Kind.STALL_DATABASE: _stall,
+        Kind.HALF_DATABASE: _half_open,
+        Kind.DELAY_DATABASE: _delay_network,
+        Kind.CUT_RELAY: _cut,
+        Kind.STALL_RELAY: _stall,
+        Kind.HALF_RELAY: _half_open,
+        Kind.DELAY_RELAY: _delay_network,
         Kind.MOOD: _change_mood,
         Kind.DUPLICATE: _duplicate,
         Kind.DELETE: _delete,

@@ -83,8 +83,9 @@ def chaos(
     there is peace, and rows, deliveries and received mails are compared.
 
     With PIPELINE_DATABASE_URL it is done on that server, in a new database that is dropped at the
-    end: nothing else there is touched, and the server is not restarted. Without it, on an embedded
-    Postgres. Mail goes to a server of the run's own, and nowhere else.
+    end, even if this command is killed: nothing else there is touched, no session of others ended,
+    and the server is not restarted. Without it, on an embedded Postgres. Mail goes to a server of
+    the run's own, and nowhere else.
 
     Exits with 0 only if all became final, nothing was lost or dispatched twice, and each mail that
     came twice is explained by an attempt whose reply was lost. Ctrl-C brings peace early.
@@ -103,6 +104,10 @@ def chaos(
     temporary = Path(tempfile.gettempdir()).absolute() / f"pipeline-chaos-{secrets.token_hex(6)}"
     ground = _ground(temporary / "postgres")
     place = folder or temporary / "run"
+    say(
+        "It starts processes and a mail server of its own, which takes all mail, and breaks only "
+        "these. It reads no settings but PIPELINE_DATABASE_URL, and sends nothing to anybody."
+    )
     say(f"Chaos for {minutes:g} min with seed {seed}.")
     run = Run(
         ground,
@@ -149,11 +154,12 @@ def _ground(folder: Path) -> Ground:
         scratch = ScratchGround(url)
         say(
             f"On the server of PIPELINE_DATABASE_URL, in a new database {scratch.name}, which is "
-            "dropped at the end. Nothing else there is touched; the server is not restarted."
+            "dropped at the end, however that comes. It ends sessions in this database only, "
+            "touches nothing else there, and does not restart the server."
         )
         return scratch
     folder.parent.mkdir(mode=0o755)
-    say("On an embedded Postgres of its own.")
+    say("On an embedded Postgres of its own, in a temporary folder; it is restarted on the way.")
     return EmbeddedGround(folder)
 
 

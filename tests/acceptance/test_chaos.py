@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Ran, descendants, environment, is_alive, running
+from tests.support.commands import ROOT, Ran, descendants, environment, is_alive, running
 from tests.support.postgres import execute
 from tests.support.waiting import wait_until
+
+#: Shows the command that is run here.
+PAGE = ROOT / "docs" / "chaos.md"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -30,10 +34,9 @@ def chaos(tmp_path: Path, *options: str, database_url: str | None = None) -> Ran
 
 def test_a_short_chaos_loses_nothing(tmp_path: Path) -> None:
     """On a server of its own: killed, frozen, cut and restarted; the report says what was done."""
-    ran = chaos(
-        tmp_path, "--minutes", "0.2", "--seed", "11", "--faults", "2",
-        "--report", str(tmp_path / "report"),
-    )  # fmt: skip
+    report = str(tmp_path / "report")
+    [shown] = re.findall(r"^pipeline chaos (.*)$", PAGE.read_text(), re.MULTILINE)
+    ran = chaos(tmp_path, *shown.replace("chaos-report", report).split())
     assert ran.status == 0, ran.out + ran.err
     told = ran.json
     assert (told["lost"], told["dispatched_twice"], told["unexplained"]) == (0, 0, 0)
@@ -67,6 +70,23 @@ def test_chaos_on_a_users_server_touches_nothing_else(database_url: str, tmp_pat
     ) == [(1, 0)]
     left = execute(database_url, "SELECT datname FROM pg_database")
     assert (name.rstrip(","),) not in left
+
+
+def test_a_chaos_that_is_killed_leaves_no_database_behind(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Its database is dropped by a process that outlives it for that, and then ends too."""
+    options = ("--minutes", "30", "--faults", "0")
+    surroundings = environment(database_url) | {"TMPDIR": str(tmp_path)}
+    with running(tmp_path / "said", "chaos", *options, environment=surroundings) as run:
+        run.wait_for(" s chaos: ", 120)
+        [name] = {word for word in run.said.split() if word.startswith("pipeline_chaos_")}
+        there = f"SELECT datname FROM pg_database WHERE datname = '{name.rstrip(',')}'"
+        assert execute(database_url, there)
+        children = descendants(run.pid)
+        run.kill()
+    wait_until(lambda: not execute(database_url, there), 120)
+    wait_until(lambda: not [pid for pid in children if is_alive(pid)], 120)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])

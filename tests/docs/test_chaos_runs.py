@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+from pipeline.chaos.plan import RATES, Kind
 from tests.support.shell import ROOT
 
 REPORTS = sorted((ROOT / "docs" / "chaos").glob("seed-*.json"))
@@ -26,6 +28,21 @@ def row(path: Path) -> str:
         f"{told['final_after_seconds']:g} s",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def test_the_page_says_how_often_each_thing_happens() -> None:
+    """As the plan has it: one or more a row, in this order."""
+    page = (ROOT / "docs" / "chaos.md").read_text()
+    table = page.partition("|---|---|")[2].partition("\n\n")[0]
+    cells = re.findall(r"\| ([^|]*) \|$", table, re.MULTILINE)
+    told = re.findall(r"\d+(?:\.\d+)?", " ".join(cells))
+    order = [
+        Kind.KILL, Kind.FREEZE, Kind.TERMINATE, Kind.RESTART, Kind.CUT_DATABASE, Kind.CUT_RELAY,
+        Kind.STALL_DATABASE, Kind.STALL_RELAY, Kind.HALF_DATABASE, Kind.HALF_RELAY,
+        Kind.DELAY_DATABASE, Kind.DELAY_RELAY, Kind.MOOD, Kind.DUPLICATE, Kind.DELETE, Kind.DELAY,
+    ]  # fmt: skip
+    assert set(order) == set(RATES)
+    assert [float(each) for each in told] == [RATES[kind][0] for kind in order]
 
 
 def test_each_run_is_in_the_table_as_its_report_has_it() -> None:

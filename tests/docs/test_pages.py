@@ -22,7 +22,8 @@ PAGES = sorted(
 
 #: Pages with tests of their own, which name them.
 ELSEWHERE = {
-    "broker.md", "capacity.md", "commands.md", "guards.md", "model.md", "performance.md",
+    "broker.md", "capacity.md", "chaos.md", "commands.md", "guards.md", "model.md",
+    "performance.md",
 }  # fmt: skip
 
 ALL = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -115,6 +115,36 @@ def test_a_network_is_cut_stalled_and_mended(relay: MoodyRelay) -> None:
     assert relay.taken_count == 2
 
 
+def test_a_half_open_connection_is_over_for_the_server_alone(relay: MoodyRelay) -> None:
+    """The client is told nothing until the network is mended; new connections work meanwhile."""
+    with Proxy(lambda: socket.create_connection(("127.0.0.1", relay.port))) as proxy:
+        with socket.create_connection(("127.0.0.1", proxy.port)) as client:
+            assert client.recv(100).startswith(b"220")
+            assert proxy.half_open() == 1
+            client.sendall(b"NOOP\r\n")
+            client.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                client.recv(100)
+            with socket.create_connection(("127.0.0.1", proxy.port), 60) as other:
+                assert other.recv(100).startswith(b"220")
+            proxy.mend()
+            client.settimeout(60)
+            with suppress(ConnectionResetError):
+                assert client.recv(100) == b""
+        hand_over(proxy.port)
+    assert relay.taken_count == 1
+
+
+def test_a_slow_network_brings_everything(relay: MoodyRelay) -> None:
+    """Each packet takes its time."""
+    with Proxy(lambda: socket.create_connection(("127.0.0.1", relay.port))) as proxy:
+        proxy.delay(0.02)
+        hand_over(proxy.port)
+        proxy.mend()
+        hand_over(proxy.port)
+    assert relay.taken_count == 2
+
+
 def test_a_process_with_a_wrong_clock_works_and_is_wrong() -> None:
     """Time, dates, log lines and the queue's library go by it; others' datetimes are still such."""
     program = """
