@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from pipeline.database import Connection, query, transaction
@@ -27,7 +28,7 @@ class Row:
     entity_identifier: str
     delivery_id: str | None
     is_processed: bool
-    is_sent: bool
+    sent_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Delivery:
     receiver_id: str
     entity_identifier: str
     notification_count: int
+    sent_at: datetime | None
     outcomes: Sequence[str]
 
 
@@ -191,8 +193,11 @@ def _strays(
             delivery.entity_identifier,
         ):
             yield f"{row.token} is in the delivery of another stack: {delivery.id}"
-        if row.is_sent != (delivery.state == "sent"):
-            yield f"{row.token} is marked otherwise than its delivery, which is {delivery.state}"
+        if row.sent_at != delivery.sent_at:
+            yield (
+                f"{row.token} is marked otherwise than its delivery: sent at {row.sent_at}, and "
+                f"the delivery, which is {delivery.state}, at {delivery.sent_at}"
+            )
     for mail in ledger.taken:
         for token in mail.tokens:
             if owners.get(token) != mail.message_id:
@@ -206,6 +211,8 @@ def _ends(ledger: Ledger) -> Iterable[str]:
     for each in ledger.deliveries:
         if each.state in FINAL and not each.reason:
             yield f"delivery {each.id} is {each.state}, and nothing says why"
+        if (each.state == "sent") != (each.sent_at is not None):
+            yield f"delivery {each.id} is {each.state}, and was sent at {each.sent_at}"
         if each.state in FINAL and "open" in each.outcomes:
             yield f"delivery {each.id} is {each.state}, and an attempt of it has no outcome"
         if each.outcomes.count("sent") > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -10,12 +11,15 @@ from pipeline.chaos.ledger import Delivery, Ledger, Row, Verdict, judge
 from pipeline.chaos.plan import Mood
 from pipeline.chaos.relay import Taken
 
-DELIVERY = Delivery("d1", "<1@chaos>", "sent", "250 OK", "p1", "7", 2, ["deferred", "sent"])
-FAILED = Delivery("d2", "<2@chaos>", "failed", "550 Unknown", "p2", "7", 1, ["failed"])
+#: When the mail was taken.
+AT = datetime(2026, 3, 14, 9, 26, tzinfo=UTC)
+
+DELIVERY = Delivery("d1", "<1@chaos>", "sent", "250 OK", "p1", "7", 2, AT, ["deferred", "sent"])
+FAILED = Delivery("d2", "<2@chaos>", "failed", "550 Unknown", "p2", "7", 1, None, ["failed"])
 ROWS = [
-    Row("n0x1x0", "p1", "7", "d1", is_processed=True, is_sent=True),
-    Row("n0x1x1", "p1", "7", "d1", is_processed=True, is_sent=True),
-    Row("n0x1x2", "p2", "7", "d2", is_processed=True, is_sent=False),
+    Row("n0x1x0", "p1", "7", "d1", is_processed=True, sent_at=AT),
+    Row("n0x1x1", "p1", "7", "d1", is_processed=True, sent_at=AT),
+    Row("n0x1x2", "p2", "7", "d2", is_processed=True, sent_at=None),
 ]
 MAIL = Taken(1.0, "<1@chaos>", "p1@chaos.example", frozenset({"n0x1x0", "n0x1x1"}), Mood.WELL)
 GOOD = Ledger(
@@ -52,7 +56,7 @@ def test_a_row_that_is_gone_is_lost() -> None:
 
 def test_a_row_that_nobody_claimed_is_lost() -> None:
     """It waits for ever."""
-    row = Row("n0x1x3", "p1", "7", None, is_processed=False, is_sent=False)
+    row = Row("n0x1x3", "p1", "7", None, is_processed=False, sent_at=None)
     verdict = judged(rows=[*ROWS, row])
     assert verdict.lost == 1
     assert "n0x1x3 is in no delivery" in told(verdict)
@@ -133,7 +137,9 @@ def test_a_mail_that_tells_of_anothers_row_is_found() -> None:
         (replace(DELIVERY, outcomes=["open", "sent"]), "an attempt of it has no outcome"),
         (replace(DELIVERY, outcomes=["sent", "sent"]), "sent more than once"),
         (replace(DELIVERY, receiver_id="p3"), "is in the delivery of another stack"),
-        (replace(DELIVERY, state="failed"), "is marked otherwise than its delivery"),
+        (replace(DELIVERY, sent_at=None), "is marked otherwise than its delivery"),
+        (replace(DELIVERY, sent_at=AT + timedelta(1)), "is marked otherwise than its delivery"),
+        (replace(DELIVERY, state="failed"), "is failed, and was sent at"),
         (replace(DELIVERY, state="failed"), "the server never refused it"),
     ],
 )
