@@ -136,10 +136,14 @@ class ScratchGround:
         raise AssertionError("this server is not ours to restart")
 
     def close(self) -> None:
-        """Drop the database; the sweeper tries again if that can't be done now."""
+        """Drop the database; the sweeper goes on trying if that can't be done now."""
+        if self._sweeper is None:
+            return
         with suppress(psycopg2.Error):
             sweeper.drop(self._beside, self.name)
-        if self._sweeper is not None and self._sweeper.stdin is not None:
+            self._sweeper.kill()
+            self._sweeper.wait()
+        if self._sweeper.stdin is not None:
             self._sweeper.stdin.close()
 
 

@@ -19,6 +19,7 @@ from pipeline.chaos.plan import Mood
 from pipeline.chaos.processes import CLOCK
 from pipeline.chaos.proxy import Proxy
 from pipeline.chaos.relay import MoodyRelay
+from tests.support.commands import descendants
 from tests.support.postgres import execute
 from tests.support.waiting import wait_until
 
@@ -171,8 +172,9 @@ print(time.time(), imported.now(datetime.UTC).timestamp(), message.message_times
 
 
 def test_a_scratch_database_is_made_beside_the_users_and_dropped(database_url: str) -> None:
-    """It is reached through a port of this machine; the server is not restarted."""
+    """It is reached through a port of this machine; nothing of it is left running."""
     ground = ScratchGround(database_url)
+    before = set(descendants(os.getpid()))
     there = "SELECT datname FROM pg_database WHERE datname LIKE 'pipeline\\_chaos\\_%%'"
     ground.start()
     try:
@@ -189,4 +191,5 @@ def test_a_scratch_database_is_made_beside_the_users_and_dropped(database_url: s
     finally:
         ground.close()
     wait_until(lambda: (ground.name,) not in execute(database_url, there))
+    assert set(descendants(os.getpid())) <= before
     assert Path(CLOCK, "sitecustomize.py").exists()
