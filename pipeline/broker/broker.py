@@ -15,7 +15,7 @@ import psycopg2
 from dramatiq.broker import MessageProxy
 from dramatiq.common import dq_name
 from dramatiq.errors import ConnectionError as DramatiqConnectionError
-from dramatiq.errors import QueueJoinTimeout
+from dramatiq.errors import DecodeError, QueueJoinTimeout
 from dramatiq.message import Message
 from dramatiq.results import Results
 from dramatiq_pg import PostgresBroker as StockBroker
@@ -251,8 +251,14 @@ class PostgresBroker(StockBroker):  # type: ignore[misc]
     def _report_rejected(self, taken: TakenUp) -> None:
         """Let middleware know that a message was rejected, as if a worker had done it."""
 
+        try:
+            message = Message.decode(taken.message.encode("utf-8"))
+        except (DecodeError, TypeError, ValueError):
+            # No middleware could make anything of it.
+            return
+
         def report() -> None:
-            proxy = MessageProxy(Message.decode(taken.message.encode("utf-8")))
+            proxy = MessageProxy(message)
             proxy.fail()
             proxy.stuff_exception(
                 WorkerLostError(f"its worker died {taken.takeup_count} times while it had it")

@@ -71,7 +71,10 @@ class Sender:
                     row = cursor.fetchone()
                 if row is None or row[0] != "in progress":
                     return row is not None and row[0] == "committed"
+                # A commit that waits, for a standby that is away for example.
+                told = f"whether transaction {transaction_id} commits is not known yet"
             except DISCONNECTED as error:
-                if time.monotonic() > deadline:
-                    raise DramatiqConnectionError(str(error)) from error
+                told = str(error)
+            if time.monotonic() > deadline:
+                raise DramatiqConnectionError(told)
             time.sleep(PAUSE_FIRST)

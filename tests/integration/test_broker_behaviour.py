@@ -475,6 +475,9 @@ def test_a_row_that_is_no_message_is_rejected(url: str, broker: PostgresBroker) 
         ("default", "consumed", '"three"'),
         ("default", "consumed", None),
         ("default", "consumed", '{"options": {"takeup": {"count": []}}}'),
+        ("default", "consumed", '{"options": {"takeup": {"count": 1.5}}}'),
+        ("default", "consumed", '{"options": {"takeup": {"count": -1e30}}}'),
+        ("default", "consumed", '{"options": {"takeup": {"count": 1e300}}}'),
     ]
     for row in odd:
         execute(
@@ -605,7 +608,7 @@ def test_a_message_sent_again_while_it_runs_runs_again(
 
 def test_polling_alone_is_enough(url: str, ran: Ran) -> None:
     """Without LISTEN and NOTIFY messages run within the polling interval."""
-    with mended_broker(url, wake="poll", poll_interval=0.1) as broker:
+    with mended_broker(url, wake="poll", poll_interval=0.1, makes_indexes=False) as broker:
         note = actor(broker, ran.append, actor_name="note")
         with running_worker(broker):
             wait_until(lambda: advisory_lock_count(url) == 0)

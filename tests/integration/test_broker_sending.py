@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import dramatiq
 import psycopg2
 import pytest
+from dramatiq.errors import ConnectionError as DramatiqConnectionError
 from dramatiq.message import Message
 from dramatiq_pg import generate_init_sql
 
@@ -317,3 +319,17 @@ def test_a_notification_carries_the_id(
         while not listener.notifies:
             listener.poll()
     assert json.loads(listener.notifies[0].payload) == {"message_id": message.message_id}
+
+
+def test_a_send_whose_commit_hangs_is_not_waited_for_for_ever(
+    url: str, shop: psycopg2.extensions.connection, broker: PostgresBroker
+) -> None:
+    """It may stay undecided for hours, when a standby is away: the sender is told so."""
+    with shop.cursor() as cursor:
+        cursor.execute("SELECT pg_current_xact_id()::text")
+        (transaction_id,) = cursor.fetchone() or ("",)
+    sender = broker._sender
+    with pytest.raises(DramatiqConnectionError, match=f"transaction {transaction_id} commits"):
+        sender._has_committed(transaction_id, time.monotonic() + 0.2)
+    shop.commit()
+    assert sender._has_committed(transaction_id, time.monotonic() + 0.2)

@@ -22,7 +22,7 @@ found AS MATERIALIZED (
         CASE
             WHEN right(q.queue_name, 3) = '.DQ' THEN 0
             WHEN jsonb_typeof(q.message #> '{options,takeup,count}') = 'number'
-                THEN (q.message #>> '{options,takeup,count}')::int
+                THEN least(greatest((q.message #>> '{options,takeup,count}')::numeric, 0), 1e6)::int
                     + CASE
                         WHEN q.message @> '{"options":{"takeup":{"started":true}}}' THEN 1
                         ELSE 0
