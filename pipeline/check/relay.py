@@ -8,6 +8,7 @@ import time
 
 from pipeline.settings import Settings
 from pipeline.smtp import Relay
+from pipeline.smtp.dialogue import run
 from pipeline.smtp.handshake import HandshakeError, open_wire, tls_context
 from pipeline.smtp.wire import WireError
 
@@ -33,14 +34,14 @@ def check_relay(settings: Settings) -> Finding:
     deadline = started + settings.connect_timeout.total_seconds()
     try:
         context = None if relay.security == "plain" else tls_context(relay)
-        wire, _ = open_wire(relay, settings.domain, context, deadline)
+        wire, _ = run(open_wire(relay, settings.domain, context, deadline))
     except HandshakeError as error:
         reply = f": {error.reply}" if error.reply else ""
         return Finding("relay", "fail", f"{error}{reply}", _advice(error))
     took = time.monotonic() - started
     try:
         with contextlib.suppress(WireError):
-            wire.command("QUIT", time.monotonic() + 2)
+            run(wire.command("QUIT", time.monotonic() + 2))
     finally:
         wire.close()
     login = f", logged in as {relay.username}" if relay.username is not None else ""

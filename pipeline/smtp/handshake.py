@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 
 from pipeline.replies import Reply
+from pipeline.smtp.dialogue import Dialogue
 from pipeline.smtp.relay import Relay
 from pipeline.smtp.wire import Wire, WireError
 
@@ -39,7 +40,7 @@ def tls_context(relay: Relay) -> ssl.SSLContext:
 
 def open_wire(
     relay: Relay, local_hostname: str, context: ssl.SSLContext | None, deadline: float
-) -> tuple[Wire, dict[str, str]]:
+) -> Dialogue[tuple[Wire, dict[str, str]]]:
     """Connects, secures, greets and logs in.
 
     Parameters:
@@ -53,11 +54,12 @@ def open_wire(
       HandshakeError: whatever went wrong. Nothing is left open then.
     """
     try:
-        wire = Wire.connect(relay.host, relay.port, deadline)
+        wire = yield from Wire.connect(relay.host, relay.port, deadline)
     except WireError as error:
         raise HandshakeError(f"can't connect to {relay.name}: {error}") from error
     try:
-        return wire, _Handshake(relay, local_hostname, context, wire, deadline).run()
+        handshake = _Handshake(relay, local_hostname, context, wire, deadline)
+        return wire, (yield from handshake.run())
     except BaseException:
         wire.close()
         raise
@@ -81,17 +83,17 @@ class _Handshake:
         self.deadline = deadline
         self.doing = ""
 
-    def run(self) -> dict[str, str]:
+    def run(self) -> Dialogue[dict[str, str]]:
         try:
             if self.relay.security == "tls":
-                self._encrypt()
+                yield from self._encrypt()
             self.doing = "waiting for the banner"
-            self._expect(220, self.wire.read_reply(self.deadline))
-            features = self._greet()
+            self._expect(220, (yield from self.wire.read_reply(self.deadline)))
+            features = yield from self._greet()
             if self.relay.security == "starttls":
-                features = self._start_tls(features)
+                features = yield from self._start_tls(features)
             if self.relay.username is not None:
-                self._log_in(features.get("AUTH", "").upper().split())
+                yield from self._log_in(features.get("AUTH", "").upper().split())
         except WireError as error:
             raise HandshakeError(f"{self.relay.name}, {self.doing}: {error}") from error
         return features
@@ -100,13 +102,13 @@ class _Handshake:
         if reply.code != code:
             raise HandshakeError(f"{self.relay.name} refused us, {self.doing}", reply)
 
-    def _greet(self) -> dict[str, str]:
+    def _greet(self) -> Dialogue[dict[str, str]]:
         self.doing = "greeting it with EHLO"
-        reply = self.wire.command(f"EHLO {self.local_hostname}", self.deadline)
+        reply = yield from self.wire.command(f"EHLO {self.local_hostname}", self.deadline)
         if reply.code in (500, 502, 504):
             # A server that knows no extensions (RFC 5321 section 3.2).
             self.doing = "greeting it with HELO"
-            reply = self.wire.command(f"HELO {self.local_hostname}", self.deadline)
+            reply = yield from self.wire.command(f"HELO {self.local_hostname}", self.deadline)
             self._expect(250, reply)
             return {}
         self._expect(250, reply)
@@ -117,23 +119,23 @@ class _Handshake:
             features[keyword.upper()] = f"{known} {parameters}" if known else parameters
         return features
 
-    def _encrypt(self) -> None:
+    def _encrypt(self) -> Dialogue[None]:
         self.doing = "starting TLS"
         assert self.context is not None
-        self.wire.encrypt(self.context, self.relay.host, self.deadline)
+        yield from self.wire.encrypt(self.context, self.relay.host, self.deadline)
 
-    def _start_tls(self, features: dict[str, str]) -> dict[str, str]:
+    def _start_tls(self, features: dict[str, str]) -> Dialogue[dict[str, str]]:
         self.doing = "starting TLS"
         if "STARTTLS" not in features:
             raise HandshakeError(
                 f"{self.relay.name} offers no STARTTLS, and mail must not go there in clear text"
             )
-        self._expect(220, self.wire.command("STARTTLS", self.deadline))
-        self._encrypt()
+        self._expect(220, (yield from self.wire.command("STARTTLS", self.deadline)))
+        yield from self._encrypt()
         # What was said in clear text counts no more (RFC 3207 section 4.2).
-        return self._greet()
+        return (yield from self._greet())
 
-    def _log_in(self, offered: list[str]) -> None:
+    def _log_in(self, offered: list[str]) -> Dialogue[None]:
         """Logs in once: a second mechanism is tried only if the first isn't taken at all, since
         every refused password counts towards the relay's limit."""
         self.doing = f"logging in as {self.relay.username!r}"
@@ -144,44 +146,46 @@ class _Handshake:
                 f"(it offers {' '.join(offered) or 'none'})"
             )
         for name in mechanisms:
-            reply = self._mechanisms()[name]()
+            reply = yield from self._mechanisms()[name]()
             if reply.code not in _OTHER_MECHANISM:
                 break
         self._expect(235, reply)
 
-    def _mechanisms(self) -> dict[str, Callable[[], Reply]]:
+    def _mechanisms(self) -> dict[str, Callable[[], Dialogue[Reply]]]:
         """Best first: without encryption the one that doesn't show the password."""
         clear = {"PLAIN": self._plain, "LOGIN": self._login}
         hashed = {"CRAM-MD5": self._cram_md5}
         return {**clear, **hashed} if self.wire.encrypted else {**hashed, **clear}
 
-    def _plain(self) -> Reply:
+    def _plain(self) -> Dialogue[Reply]:
         secret = f"\0{self.relay.username}\0{self.relay.password}"
-        reply = self._say(f"AUTH PLAIN {_encoded(secret)}")
-        return self._say(_encoded(secret)) if reply.code == 334 else reply
+        reply = yield from self._say(f"AUTH PLAIN {_encoded(secret)}")
+        if reply.code == 334:
+            reply = yield from self._say(_encoded(secret))
+        return reply
 
-    def _login(self) -> Reply:
-        reply = self._say("AUTH LOGIN")
+    def _login(self) -> Dialogue[Reply]:
+        reply = yield from self._say("AUTH LOGIN")
         for answer in (self.relay.username, self.relay.password):
             if reply.code != 334:
                 break
-            reply = self._say(_encoded(answer or ""))
+            reply = yield from self._say(_encoded(answer or ""))
         return reply
 
-    def _cram_md5(self) -> Reply:
-        reply = self._say("AUTH CRAM-MD5")
+    def _cram_md5(self) -> Dialogue[Reply]:
+        reply = yield from self._say("AUTH CRAM-MD5")
         if reply.code != 334:
             return reply
         try:
             challenge = base64.b64decode(reply.text, validate=True)
         except ValueError:
-            self._say("*")
+            yield from self._say("*")
             raise HandshakeError(f"{self.relay.name} sent a broken CRAM-MD5 challenge") from None
         digest = hmac.new((self.relay.password or "").encode(), challenge, "md5").hexdigest()
-        return self._say(_encoded(f"{self.relay.username} {digest}"))
+        return (yield from self._say(_encoded(f"{self.relay.username} {digest}")))
 
-    def _say(self, line: str) -> Reply:
-        return self.wire.command(line, self.deadline)
+    def _say(self, line: str) -> Dialogue[Reply]:
+        return (yield from self.wire.command(line, self.deadline))
 
 
 def _encoded(text: str) -> str:

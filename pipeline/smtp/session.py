@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pipeline.replies import Outcome, Reply, Scope, Stage, classify, storable
+from pipeline.smtp.dialogue import BeforeDot, Dialogue, run
 from pipeline.smtp.handshake import HandshakeError, open_wire, tls_context
 from pipeline.smtp.relay import Relay, Timeouts
 from pipeline.smtp.transaction import StoppedError, Transaction, check_envelope
@@ -126,66 +127,75 @@ class Session:
         Raises:
           Exception: whatever `before_dot` raises; the connection is dropped first.
         """
+        return run(self.dialogue(mail_from, rcpt_to, content), before_dot)
+
+    def dialogue(self, mail_from: str, rcpt_to: str, content: bytes) -> Dialogue[Result]:
+        """`send` as a dialogue, for who carries on several: it yields `BeforeDot` once and is told
+        whether to go on.
+
+        Whatever is thrown into it, and its end before it has come to a result, drops the
+        connection.
+        """
         try:
-            return self._send(mail_from, rcpt_to, content, before_dot)
+            return (yield from self._send(mail_from, rcpt_to, content))
         except StoppedError as stopped:
             return self._ended(stopped)
         except BaseException:
-            # From before_dot, or thrown into this thread: the dialogue is in no known state.
+            # From who carries it on, or thrown into this thread: it is in no known state.
             self._drop()
             raise
 
-    def _send(
-        self, mail_from: str, rcpt_to: str, content: bytes, before_dot: Callable[[], bool]
-    ) -> Result:
+    def _send(self, mail_from: str, rcpt_to: str, content: bytes) -> Dialogue[Result]:
         check_envelope(mail_from, rcpt_to)
-        transaction = self._begin(mail_from, rcpt_to, content)
-        transaction.rcpt(rcpt_to)
-        transaction.data()
-        transaction.content(content)
-        if not before_dot():
+        transaction = yield from self._begin(mail_from, rcpt_to, content)
+        yield from transaction.content(content)
+        if not (yield BeforeDot()):
             self._drop()
             error = "abandoned before the final dot"
             return Result(Outcome.ABANDONED, Scope.MESSAGE, Stage.DATA, error=error)
-        transaction.stop_if_unasked()
-        reply = transaction.dot()
+        yield from transaction.stop_if_unasked()
+        reply = yield from transaction.dot()
         self._needs_reset = False
         in_step = reply.code // 100 in (2, 4, 5) and reply.code != 421
         return self._ended(StoppedError(Stage.REPLY, reply, in_step=in_step))
 
-    def _begin(self, mail_from: str, rcpt_to: str, content: bytes) -> Transaction:
-        """Gets as far as an accepted MAIL, over the kept connection or a new one."""
-        wire = self._kept()
+    def _begin(self, mail_from: str, rcpt_to: str, content: bytes) -> Dialogue[Transaction]:
+        """Gets as far as an accepted DATA, over the kept connection or a new one."""
+        wire = yield from self._kept()
         if wire is not None:
             try:
-                return self._mail(wire, mail_from, rcpt_to, content)
+                return (yield from self._envelope(wire, mail_from, rcpt_to, content))
             except StoppedError as stopped:
                 closing = stopped.reply is None or stopped.reply.code == 421
                 if stopped.stage is not Stage.MAIL or not closing:
                     raise
                 # Closed, or about to be, for reasons older than this message.
         self._drop()
-        return self._mail(self._connect(), mail_from, rcpt_to, content)
+        wire = yield from self._connect()
+        return (yield from self._envelope(wire, mail_from, rcpt_to, content))
 
-    def _mail(self, wire: Wire, mail_from: str, rcpt_to: str, content: bytes) -> Transaction:
+    def _envelope(
+        self, wire: Wire, mail_from: str, rcpt_to: str, content: bytes
+    ) -> Dialogue[Transaction]:
         transaction = Transaction(wire, self._features, self.timeouts)
         self._message_count += 1
         self._needs_reset = True
-        transaction.mail(mail_from, rcpt_to, content)
+        yield from transaction.envelope(mail_from, rcpt_to, content)
         return transaction
 
-    def _kept(self) -> Wire | None:
+    def _kept(self) -> Dialogue[Wire | None]:
         """The kept connection, if it has messages left and is alive; else None."""
         wire = self._wire
         if wire is None:
             return None
         if self._message_count >= self.messages_per_session:
-            self.close()
+            yield from self._goodbye()
             return None
         try:
             idle = time.monotonic() - self._used_at
             if self._needs_reset or idle >= self.idle_check:
-                reply = wire.command("RSET", time.monotonic() + self.timeouts.command)
+                deadline = time.monotonic() + self.timeouts.command
+                reply = yield from wire.command("RSET", deadline)
                 if reply.code // 100 != 2:
                     return None
                 self._needs_reset = False
@@ -193,12 +203,12 @@ class Session:
             return None
         return wire
 
-    def _connect(self) -> Wire:
+    def _connect(self) -> Dialogue[Wire]:
         deadline = time.monotonic() + self.timeouts.connect
         try:
             if self._context is None and self.relay.security != "plain":
                 self._context = tls_context(self.relay)
-            self._wire, self._features = open_wire(
+            self._wire, self._features = yield from open_wire(
                 self.relay, self.local_hostname, self._context, deadline
             )
         except HandshakeError as error:
@@ -219,10 +229,13 @@ class Session:
 
     def close(self) -> None:
         """Says QUIT and closes. Never raises."""
+        run(self._goodbye())
+
+    def _goodbye(self) -> Dialogue[None]:
         if self._wire is not None:
             deadline = time.monotonic() + min(QUIT_TIMEOUT, self.timeouts.command)
             with contextlib.suppress(WireError):
-                self._wire.command("QUIT", deadline)
+                yield from self._wire.command("QUIT", deadline)
         self._drop()
 
     def _drop(self) -> None:

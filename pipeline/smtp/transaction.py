@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from pipeline.replies import Outcome, Reply, Scope, Stage, Verdict
+from pipeline.smtp.dialogue import Dialogue
 from pipeline.smtp.relay import Timeouts
 from pipeline.smtp.wire import Wire, WireError, WriteError, on_the_wire
 
@@ -40,7 +41,7 @@ class StoppedError(Exception):
 
 
 class Transaction:
-    """The stages in their order: `mail`, `rcpt`, `data`, `content`, `dot`.
+    """The stages in their order: `envelope` (MAIL, RCPT, DATA), `content`, `dot`.
 
     Each of them raises `StoppedError` unless the server lets it go on.
     """
@@ -50,8 +51,28 @@ class Transaction:
         self.features = features
         self.timeouts = timeouts
 
-    def mail(self, mail_from: str, rcpt_to: str, content: bytes) -> None:
-        """Names the sender; the other two decide what has to be asked for with it."""
+    def envelope(self, mail_from: str, rcpt_to: str, content: bytes) -> Dialogue[None]:
+        """Names sender and recipient and asks for the content's turn; the content decides what has
+        to be asked for with it.
+
+        A server that can be told all of it at once is (RFC 2920). It is given no content before
+        it has taken each of the three.
+        """
+        commands = [
+            (Stage.MAIL, self._mail_line(mail_from, rcpt_to, content), 2),
+            (Stage.RCPT, f"RCPT TO:<{rcpt_to}>", 2),
+            (Stage.DATA, "DATA", 3),
+        ]
+        if "PIPELINING" not in self.features:
+            for stage, line, wanted in commands:
+                yield from self._ask(stage, [line])
+                yield from self._expect(stage, wanted, owed=0)
+            return
+        yield from self._ask(Stage.MAIL, [line for _, line, _ in commands])
+        for owed, (stage, _, wanted) in zip((2, 1, 0), commands, strict=True):
+            yield from self._expect(stage, wanted, owed=owed)
+
+    def _mail_line(self, mail_from: str, rcpt_to: str, content: bytes) -> str:
         line = f"MAIL FROM:<{mail_from}>"
         if not content.isascii() and "8BITMIME" in self.features:
             line += " BODY=8BITMIME"
@@ -65,61 +86,77 @@ class Transaction:
                     in_step=True,
                 )
             line += " SMTPUTF8"
-        self._command(Stage.MAIL, line, 2)
+        return line
 
-    def rcpt(self, rcpt_to: str) -> None:
-        self._command(Stage.RCPT, f"RCPT TO:<{rcpt_to}>", 2)
+    def _ask(self, stage: Stage, lines: list[str]) -> Dialogue[None]:
+        try:
+            yield from self.wire.ask(lines, _deadline(self.timeouts.command))
+        except WireError as error:
+            raise _lost(stage, error) from error
 
-    def data(self) -> None:
-        self._command(Stage.DATA, "DATA", 3)
+    def _expect(self, stage: Stage, wanted: int, *, owed: int) -> Dialogue[None]:
+        """Reads a reply; when it is not the one wanted, also those `owed` to what was asked since."""
+        try:
+            reply = yield from self.wire.read_reply(_deadline(self.timeouts.command))
+        except WireError as error:
+            raise _lost(stage, error) from error
+        if reply.code // 100 == wanted:
+            return
+        in_step = reply.code // 100 in (4, 5) and reply.code != 421
+        for _ in range(owed if in_step else 0):
+            in_step = in_step and (yield from self._is_refused_too())
+        raise StoppedError(stage, reply, in_step=in_step)
 
-    def content(self, content: bytes) -> None:
+    def _is_refused_too(self) -> Dialogue[bool]:
+        """Whether the next reply is a refusal as well.
+
+        A server that waits for content although it has refused sender or recipient is left: it
+        must not be given the dot that it waits for.
+        """
+        try:
+            reply = yield from self.wire.read_reply(_deadline(self.timeouts.command))
+        except WireError:
+            return False
+        return reply.code // 100 != 3 and reply.code != 421
+
+    def content(self, content: bytes) -> Dialogue[None]:
         """Sends the message without its final dot."""
         try:
-            self.wire.write(on_the_wire(content), _deadline(self.timeouts.data))
+            yield from self.wire.write(on_the_wire(content), _deadline(self.timeouts.data))
         except WireError as error:
             # A server that refuses in the middle of it may have said why before it closed.
-            self.stop_if_unasked()
+            yield from self.stop_if_unasked()
             raise _lost(Stage.DATA, error) from error
-        self.stop_if_unasked()
+        yield from self.stop_if_unasked()
 
-    def stop_if_unasked(self) -> None:
+    def stop_if_unasked(self) -> Dialogue[None]:
         """Stops if the server has answered or closed before it was given the final dot.
 
         Without the dot it can't have accepted the message, so this is definite; and an answer left
         unread would be taken for the one to the dot.
         """
         try:
-            reply = self.wire.unasked()
+            reply = yield from self.wire.unasked()
         except WireError as error:
             raise _lost(Stage.DATA, error) from error
         if reply is not None:
             raise StoppedError(Stage.DATA, reply, "answered before the end of the message")
 
-    def dot(self) -> Reply:
+    def dot(self) -> Dialogue[Reply]:
         """Ends the message. From here on only a definite reply is an outcome."""
         deadline = _deadline(self.timeouts.reply)
         try:
-            self.wire.write(b".\r\n", deadline)
+            yield from self.wire.write(b".\r\n", deadline)
         except WriteError as error:
             # If nothing of it left this machine, the message was never completed.
             raise _lost(Stage.DATA if error.untouched else Stage.DOT, error) from error
         try:
-            return self.wire.read_reply(deadline)
+            return (yield from self.wire.read_reply(deadline))
         except WireError as error:
             stopped = _lost(Stage.REPLY, error)
             # A code that came before the connection broke is as definite as any.
             stopped.reply = error.reply
             raise stopped from error
-
-    def _command(self, stage: Stage, line: str, wanted: int) -> None:
-        try:
-            reply = self.wire.command(line, _deadline(self.timeouts.command))
-        except WireError as error:
-            raise _lost(stage, error) from error
-        if reply.code // 100 != wanted:
-            in_step = reply.code // 100 in (4, 5) and reply.code != 421
-            raise StoppedError(stage, reply, in_step=in_step)
 
 
 def check_envelope(mail_from: str, rcpt_to: str) -> None:

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
 
 import pytest
 
 from pipeline.smtp import Outcome, Reply, Result, Scope, Stage
+from pipeline.smtp.dialogue import run
 from pipeline.smtp.transaction import StoppedError, Transaction
 from pipeline.smtp.wire import Wire
 from tests.support.smtp_client import CONTENT, QUICK, send, send_once, session
 from tests.support.smtp_rules import Stage as ServerStage
 from tests.support.smtp_server import Rule, ScriptedServer
+
+
+@pytest.fixture(autouse=True, params=["one by one", "at once"])
+def commands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test with a server that takes commands one by one, and one that takes several at once."""
+    if request.param == "at once":
+        offered = [*ScriptedServer.default_extensions, "PIPELINING"]
+        monkeypatch.setattr(ScriptedServer, "default_extensions", offered)
+    return str(request.param)
 
 
 def sent_to(*rules: Rule, content: bytes = CONTENT) -> tuple[Result, ScriptedServer]:
@@ -308,11 +319,12 @@ def test_an_answer_nobody_asked_for_is_not_taken_for_the_one_to_the_dot() -> Non
         assert not asked
 
 
-def test_an_answer_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
-    """Two answers to MAIL: the second one says nothing about the recipient."""
-    result, _ = sent_to(Rule("mail", raw=b"250 Fine\r\n250 Fine\r\n"))
-    assert verdict(result) == (Outcome.DEFERRED, Scope.MESSAGE, Stage.RCPT)
-    assert "more than it was asked" in result.reason
+def test_an_answer_nobody_asked_for_is_not_taken_for_the_next_one(commands: str) -> None:
+    """Two answers to MAIL: the second one lets no content through, whatever it is taken for."""
+    result, server = sent_to(Rule("mail", raw=b"250 Fine\r\n250 Fine\r\n"))
+    stage = Stage.RCPT if commands == "one by one" else Stage.DATA
+    assert verdict(result) == (Outcome.DEFERRED, Scope.MESSAGE, stage)
+    assert not server.accepted
 
 
 def test_a_refusal_in_the_middle_of_the_content_is_read() -> None:
@@ -327,12 +339,12 @@ def test_a_refusal_in_the_middle_of_the_content_is_read() -> None:
 def test_a_dot_of_which_no_byte_left_is_known_not_to_be_sent() -> None:
     """The connection was reset before: the system takes nothing, and that is definite."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        wire = Wire.connect("127.0.0.1", listener.getsockname()[1], time.monotonic() + 5)
+        wire = run(Wire.connect("127.0.0.1", listener.getsockname()[1], time.monotonic() + 5))
         accepted, _ = listener.accept()
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         accepted.close()
     with pytest.raises(StoppedError) as raised:
-        Transaction(wire, {}, QUICK).dot()
+        run(Transaction(wire, {}, QUICK).dot())
     wire.close()
     assert raised.value.stage is Stage.DATA
 
@@ -344,6 +356,40 @@ def test_the_dot_is_not_held_back() -> None:
         wire = Wire(connected)
         assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         wire.close()
+
+
+def test_a_server_that_asks_for_content_after_a_refusal_is_given_none() -> None:
+    """Told all at once, it refused the recipient and wants the message all the same: it is left."""
+    script = b"250 Sender fine\r\n550 5.1.1 Nobody\r\n354 Go on\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        heard: list[bytes] = []
+
+        def serve() -> None:
+            accepted, _ = listener.accept()
+            with accepted, accepted.makefile("rb") as lines:
+                accepted.sendall(b"220 hello\r\n")
+                lines.readline()
+                accepted.sendall(b"250-hello\r\n250 PIPELINING\r\n")
+                heard.extend(lines.readline() for _ in range(3))
+                accepted.sendall(script)
+                heard.append(lines.read())
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        result = send_once(f"smtp://127.0.0.1:{listener.getsockname()[1]}")
+        serving.join()
+    assert verdict(result) == (Outcome.FAILED, Scope.ADDRESS, Stage.RCPT)
+    assert [line[:4] for line in heard] == [b"MAIL", b"RCPT", b"DATA", b""]
+
+
+def test_a_connection_is_used_on_after_a_refusal() -> None:
+    """What was refused with what followed it leaves the connection in step."""
+    with ScriptedServer([Rule("rcpt", reply="550 5.1.1 Nobody", times=1)]) as server:
+        one = session(server.url)
+        assert verdict(send(one)) == (Outcome.FAILED, Scope.ADDRESS, Stage.RCPT)
+        assert send(one).outcome is Outcome.SENT
+        assert server.connection_count == 1
+        one.close()
 
 
 @pytest.mark.parametrize(

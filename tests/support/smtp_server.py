@@ -69,7 +69,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 from tests.support.certificates import server_certificate
 from tests.support.smtp_connection import Connection, GoneError
@@ -83,6 +83,13 @@ Security = Literal["plain", "starttls", "tls"]
 
 class ScriptedServer:
     """The server; a context manager, or `start()` and `stop()`."""
+
+    #: What it offers unless it is told.
+    default_extensions: ClassVar[Iterable[str]] = (
+        "8BITMIME",
+        "ENHANCEDSTATUSCODES",
+        "SIZE 10485760",
+    )
 
     def __init__(
         self,
@@ -98,7 +105,7 @@ class ScriptedServer:
         events: str | os.PathLike[str] | None = None,
         script: str | os.PathLike[str] | None = None,
         keep_content: bool = True,
-        extensions: Iterable[str] = ("8BITMIME", "ENHANCEDSTATUSCODES", "SIZE 10485760"),
+        extensions: Iterable[str] | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -107,7 +114,7 @@ class ScriptedServer:
         self.max_connections = max_connections
         self.security = security
         self.keep_content = keep_content
-        self.extensions = list(extensions)
+        self.extensions = list(self.default_extensions if extensions is None else extensions)
         self.accepted: list[Accepted] = []
         self.accepted_count = 0
         self.connection_count = 0
