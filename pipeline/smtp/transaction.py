@@ -15,6 +15,9 @@ __all__ = ["StoppedError", "Transaction", "check_envelope"]
 #: RFC 5321 section 4.5.3.1.3: a path has at most 256 octets, with its brackets.
 LONGEST_PATH = 254
 
+#: "Bad sequence of commands", RFC 5321 section 4.2.2.
+OUT_OF_SEQUENCE = 503
+
 
 class StoppedError(Exception):
     """The transaction is over, mostly because it can't go on.
@@ -66,7 +69,7 @@ class Transaction:
         if "PIPELINING" not in self.features:
             for stage, line, wanted in commands:
                 yield from self._ask(stage, [line])
-                yield from self._expect(stage, wanted, owed=0)
+                yield from self._expect(stage, wanted)
             return
         yield from self._ask(Stage.MAIL, [line for _, line, _ in commands])
         for owed, (stage, _, wanted) in zip((2, 1, 0), commands, strict=True):
@@ -94,14 +97,17 @@ class Transaction:
         except WireError as error:
             raise _lost(stage, error) from error
 
-    def _expect(self, stage: Stage, wanted: int, *, owed: int) -> Dialogue[None]:
-        """Reads a reply; when it is not the one wanted, also those `owed` to what was asked since."""
+    def _expect(self, stage: Stage, wanted: int, *, owed: int = 0) -> Dialogue[None]:
+        """Reads a reply; if it isn't the one wanted, also those `owed` to what was asked since."""
         try:
             reply = yield from self.wire.read_reply(_deadline(self.timeouts.command))
         except WireError as error:
             raise _lost(stage, error) from error
         if reply.code // 100 == wanted:
             return
+        if reply.code == OUT_OF_SEQUENCE and owed < 2:
+            # It had taken what goes before: we and it don't mean the same replies.
+            raise StoppedError(stage, error=f"the server answered out of step: {reply}")
         in_step = reply.code // 100 in (4, 5) and reply.code != 421
         for _ in range(owed if in_step else 0):
             in_step = in_step and (yield from self._is_refused_too())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import deepcopy
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(autouse=True, params=["one by one", "at once"])
 def commands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test with a server that takes commands one by one, and one that takes several at once."""
+    """Each test with a server that takes one command at a time, and one that takes several."""
     if request.param == "at once":
         offered = [*ScriptedServer.default_extensions, "PIPELINING"]
         monkeypatch.setattr(ScriptedServer, "default_extensions", offered)
@@ -71,7 +71,7 @@ def test_S06_a_connection_that_was_closed_meanwhile_is_replaced_for_free() -> No
 )
 def test_S06_a_connection_that_goes_before_its_mail_is_replaced_for_free(rule: Rule) -> None:
     """Whether it shows at RSET or at MAIL: the message goes over a new connection at once."""
-    with ScriptedServer([replace(rule)]) as server:
+    with ScriptedServer([deepcopy(rule)]) as server:
         one = session(server.url, idle_check=0.0)
         assert send(one).outcome is Outcome.SENT
         assert send(one).outcome is Outcome.SENT

@@ -20,7 +20,7 @@ from tests.support.smtp_server import Rule, ScriptedServer
 
 @pytest.fixture(autouse=True, params=["one by one", "at once"])
 def commands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test with a server that takes commands one by one, and one that takes several at once."""
+    """Each test with a server that takes one command at a time, and one that takes several."""
     if request.param == "at once":
         offered = [*ScriptedServer.default_extensions, "PIPELINING"]
         monkeypatch.setattr(ScriptedServer, "default_extensions", offered)
