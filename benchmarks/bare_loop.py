@@ -17,13 +17,13 @@ from contextlib import closing
 
 from pipeline import Settings
 from pipeline.database import connect
-from pipeline.digest import make_digest
-from pipeline.reading import Closing, Stack, Subject, read_stack
+from pipeline.digest import Notification, make_digest
+from pipeline.reading import Closing, Stack, Subject, read_notifications, read_stack
 from pipeline.rendering import render
 
 
-def read(url: str, count: int) -> list[tuple[Stack, str]]:
-    """Everything that the mails are made of, and their Message-IDs."""
+def read(url: str, count: int) -> list[tuple[Stack, list[Notification], str]]:
+    """Everything that the mails are made of: people and item, rows, and Message-IDs."""
     stacks = []
     with closing(connect(url)) as connection, connection.cursor() as cursor:
         cursor.execute(
@@ -34,15 +34,18 @@ def read(url: str, count: int) -> list[tuple[Stack, str]]:
         for *subject, message_id in cursor.fetchall():
             stack = read_stack(cursor, Subject(*subject))
             assert not isinstance(stack, Closing)
-            stacks.append((stack, message_id))
+            rows = read_notifications(cursor, [subject[0]])[subject[0]]
+            stacks.append((stack, rows, message_id))
     return stacks
 
 
-def send(port: int, settings: Settings, stacks: list[tuple[Stack, str]]) -> None:
+def send(
+    port: int, settings: Settings, stacks: list[tuple[Stack, list[Notification], str]]
+) -> None:
     """One thread's share."""
     with smtplib.SMTP("127.0.0.1", port, local_hostname="bench.example") as server:
-        for stack, message_id in stacks:
-            digest = make_digest(stack.notifications, entity=stack.entity, people=stack.people)
+        for stack, rows, message_id in stacks:
+            digest = make_digest(rows, entity=stack.entity, people=stack.people)
             mail = render(
                 digest,
                 stack.recipient,

@@ -25,6 +25,10 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 """
 
 
+#: Senders of each worker process.
+SENDERS = 4
+
+
 class Waits:
     """Looks now and then at what the sessions wait for."""
 
@@ -59,21 +63,22 @@ class Waits:
 
 
 def workers(bench: Bench) -> Finding:
-    """The same mails through one to eight worker processes of one thread's sending each."""
-    mails = bench.sized(3_000, 300)
+    """The same mails through one to eight worker processes."""
+    mails = bench.sized(6_000, 600)
     rates: list[tuple[int, float]] = []
     table = []
     for processes in (1, 2, 4, 8):
-        with sink() as server, bench.database(senders=processes) as database:
+        senders = processes * SENDERS
+        with sink() as server, bench.database(senders=senders) as database:
             prepared(database, mails)
             with fleet(
                 bench.folder,
                 database,
                 PIPELINE_SMTP_URL=server.url,
-                PIPELINE_SENDERS=str(processes),
+                PIPELINE_SENDERS=str(senders),
             ) as running:
                 running.scheduler()
-                running.worker(processes=processes, threads=2)
+                running.worker(processes=processes, threads=SENDERS)
                 wait_until(lambda: waiting(database) < mails)
                 with Waits(database.url) as waits:
                     wait_until(lambda: waiting(database) == 0, interval=0.25)
@@ -96,7 +101,7 @@ def workers(bench: Bench) -> Finding:
         found=", ".join(f"{count}: {number(rate)}" for count, rate in rates) + " mails/s",
         reached=lowest_step >= 0.9,
         columns=[
-            "processes, a sender each",
+            f"processes, {SENDERS} senders each",
             "mails/s",
             "sessions waiting for locks",
             "waiting for the disk",

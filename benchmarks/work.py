@@ -6,17 +6,17 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.bench import Bench, Database
 from benchmarks.measuring import Bars, Finding, number
 from benchmarks.processes import sink
 from benchmarks.sending import prepared
-from pipeline import attempting, reading
+from pipeline import attempting, reading, turn
 from pipeline.database import query, transaction
-from pipeline.prepared import Prepared
+from pipeline.listening import Listener
 from pipeline.sending import Sender
-from pipeline.smtp import Session
 from pipeline.stacking import Place, claim_parameters
 
 STATEMENTS = r"""
@@ -39,33 +39,29 @@ WHERE datname = current_database()
 
 #: By what a statement is known, and why a mail can't do without it.
 ARGUMENTS = {
-    "SET stage = $": "the marker: commits before the final dot, or a crash after it would look "
-    "like one before it (P4). Waits for the disk.",
-    "is_settled": "the outcome: delivery, attempt and the rows' `sent_at`, as soon as the reply is "
-    "there. Until it commits the mail is in the uncertain window. Waits for the disk.",
-    "AS begun": "the next attempt's beginning: counted before it is tried, so that one that kills "
-    "its worker runs out. In the transaction of the outcome, so it costs no commit.",
+    "WITH marked AS": "the markers: committed before the final dots, or a crash after one would "
+    "look like one before it (P4). Wait for the disk.",
+    "WITH told AS": "the outcomes: deliveries, attempts and the rows' `sent_at`, as soon as the "
+    "replies are there. Until they commit a mail is in the uncertain window. Wait for the disk.",
+    "WITH begun AS": "the next attempts' beginnings: counted before they are tried, so that one "
+    "that kills its worker runs out. In the transaction of the outcomes, so they cost no commit.",
     "AS wanted (id": "recipient and item: read when the mail is sent, not when it was stacked; for "
-    "a few deliveries at once.",
-    "bytes_so_far": "the notifications: read when the mail is sent; for a few at once.",
-    "FROM pipeline.recipient WHERE id": "names of the people in it: for a few at once.",
-    "FROM due WHERE": "the claim: a chunk of 25 deliveries at once.",
+    "many deliveries at once.",
+    "bytes_so_far": "the notifications: read when the mail is sent; for many at once.",
+    "FROM pipeline.recipient WHERE id": "names of the people in it: for many at once.",
+    "FROM due WHERE": "the claim: a chunk of 25 deliveries a sender at once.",
 }
+
+#: Senders that share a turn, and how many of them the table is for.
+TURNS = (1, 8)
 
 
 def database_work(bench: Bench) -> Finding:
-    """One sender over some deliveries, counted by the database."""
+    """The senders of a process over some deliveries, counted by the database."""
     mails = bench.sized(2_000, 200)
-    with sink() as server, bench.database(smtp_url=server.url, slice=_long()) as database:
-        prepared(database, mails)
-        database.query("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
-        database.query("SELECT pg_stat_statements_reset()")
-        before = _counters(database)
-        outcomes = Sender(database.url, database.settings, database.doorbells).answer()
-        assert outcomes == {"sent": mails}, outcomes
-        after = _counters(database)
-        statements = database.query(STATEMENTS)
-    commits, wal, syncs, pages = ((b - a) / mails for a, b in zip(before, after, strict=True))
+    counted = {senders: _counted(bench, mails, senders) for senders in TURNS}
+    (commits, wal, syncs, pages), statements = counted[TURNS[-1]]
+    one_commits, one_wal, _, one_pages = counted[1][0]
     grouped: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     why = {}
     for calls, wal_bytes, milliseconds, _, text in statements:
@@ -80,7 +76,9 @@ def database_work(bench: Bench) -> Finding:
         title="The database's work for one mail",
         limit="listed, and each one argued for",
         found=f"{commits:.2f} commits, {count:.1f} statements, {number(wal)} bytes of WAL with "
-        f"{pages:.2f} whole pages among them, without which it is {number(wal - pages * PAGE)}",
+        f"{pages:.2f} whole pages among them, without which it is {number(wal - pages * PAGE)}; "
+        f"by a sender that is alone {one_commits:.2f} commits and "
+        f"{number(one_wal - one_pages * PAGE)} bytes",
         reached=None,
         columns=["", "times a mail", "WAL bytes", "ms", "why"],
         rows=[
@@ -96,17 +94,43 @@ def database_work(bench: Bench) -> Finding:
                 f"{commits:.2f} commits, {syncs:.2f} flushes to disk",
             ]
         ],
-        about=f"{mails:,} mails of five notifications by one sender, by pg_stat_statements, "
-        "pg_stat_wal and pg_stat_database. The first change of a page after a checkpoint writes "
-        "the whole page: after five minutes without one there are few.",
+        about=f"{mails:,} mails of five notifications by {TURNS[-1]} senders of one process, by "
+        "pg_stat_statements, pg_stat_wal and pg_stat_database. The first change of a page after a "
+        "checkpoint writes the whole page: after five minutes without one there are few.",
         numbers={
             "commits": commits,
             "wal_bytes": wal,
             "flushes": syncs,
             "whole_pages": pages,
+            "alone": counted[1][0],
             "statements": dict(grouped),
         },
     )
+
+
+def _counted(bench: Bench, mails: int, senders: int) -> tuple[tuple[float, ...], list[Any]]:
+    """Commits, WAL bytes, flushes and whole pages a mail; and the statements."""
+    with (
+        sink() as server,
+        bench.database(smtp_url=server.url, slice=_long(), senders=senders) as database,
+    ):
+        prepared(database, mails)
+        database.query("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        database.query("SELECT pg_stat_statements_reset()")
+        before = _counters(database)
+        sent = send_together(database, senders)
+        assert sent == mails, sent
+        after = _counters(database)
+        spent = tuple((b - a) / mails for a, b in zip(before, after, strict=True))
+        return spent, database.query(STATEMENTS)
+
+
+def send_together(database: Database, senders: int) -> int:
+    """Be so many senders of one process until nothing waits; how many mails they sent."""
+    sender = Sender(database.url, database.settings, database.doorbells)
+    with ThreadPoolExecutor(senders) as pool:
+        outcomes = pool.map(lambda _: sender.answer(), range(senders))
+        return sum(each.get("sent", 0) for each in outcomes)
 
 
 def _long() -> Any:
@@ -143,7 +167,7 @@ def profile(bench: Bench) -> Finding:
         limit="a picture",
         found=f"a mail: {', '.join(f'{name} {part / total:.0%}' for name, part in spent.items())}",
         reached=None,
-        columns=["one mail, one sender", "ms", "share"],
+        columns=[f"one mail, by {TURNS[-1]} senders of a process", "ms", "share"],
         rows=[
             [name, f"{seconds / mails * 1000:.3f}", f"{seconds / total:.0%}"]
             for name, seconds in spent.items()
@@ -185,26 +209,37 @@ def _mail_steps(bench: Bench, mails: int) -> dict[str, float]:
         setattr(owner, name, around)
         return lambda: setattr(owner, name, original)
 
-    with sink() as server, bench.database(smtp_url=server.url, slice=_long()) as database:
+    senders = TURNS[-1]
+    with (
+        sink() as server,
+        bench.database(smtp_url=server.url, slice=_long(), senders=senders) as database,
+    ):
         prepared(database, mails)
         undo = [
             timed(reading.Ahead, "stack", "reading"),
             timed(attempting, "prepare", "digest and rendering"),
-            timed(attempting, "_may_send_dot", "marker"),
-            timed(Session, "send", "talk"),
-            timed(Prepared, "run", "commits"),
+            timed(turn, "mark", "marker"),
+            timed(turn.Turn, "_mark", "marker and dot"),
+            timed(turn.Turn, "_start", "beginning"),
+            timed(turn.Turn, "_settle", "outcome"),
+            timed(Listener, "listen", "listening"),
         ]
         started = time.perf_counter()
-        Sender(database.url, database.settings, database.doorbells).answer()
+        send_together(database, senders)
         total = time.perf_counter() - started
         for each in undo:
             each()
+    made = spent["reading"] + spent["digest and rendering"]
     steps = {
         "reading": spent["reading"],
         "digest and rendering": spent["digest and rendering"],
-        "talk to the server": spent["talk"] - spent["marker"],
-        "marker, on disk": spent["marker"],
-        "outcome, and the next attempt, on disk": spent["commits"] - spent["marker"],
+        "talk to the servers, waiting for them": spent["beginning"]
+        - made
+        + spent["listening"]
+        + spent["marker and dot"]
+        - spent["marker"],
+        "markers, on disk": spent["marker"],
+        "outcomes, and the next attempts, on disk": spent["outcome"],
     }
     steps["claims, and all else"] = max(total - sum(steps.values()), 0.0)
     return dict(steps)

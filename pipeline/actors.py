@@ -113,6 +113,9 @@ class Actors:
         if STACK in broker.get_declared_actors():
             raise ValueError("this broker has a pipeline's actors already: one is enough")
         self.answering = Answering(url)
+        self.sender = Sender(
+            url, settings, doorbells, should_stop=self.answering.is_stopping.is_set
+        )
         broker.add_middleware(self.answering)
         for name, function in ((STACK, self.stack), (SEND, self.send)):
             actor = dramatiq.actor(function, broker=broker, actor_name=name, queue_name=QUEUE)
@@ -167,13 +170,7 @@ class Actors:
 
     def send(self) -> None:
         """Be a sender for a slice of time."""
-        sender = Sender(
-            self.url,
-            self.settings,
-            self.doorbells,
-            should_stop=self.answering.is_stopping.is_set,
-        )
-        outcomes = sender.answer(self.answering.message_id)
+        outcomes = self.sender.answer(self.answering.message_id)
         if outcomes:
             logger.info(
                 "Sender done: %s.",

@@ -3,12 +3,14 @@
     read, render | MAIL RCPT DATA content | marker | dot | reply
 
 No transaction is open while the relay is talked to. Until the marker has committed the mail was not
-sent, whatever happens; the session sends the final dot only after `before_dot` said yes.
+sent, whatever happens; the session sends the final dot only when it is told that it may.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from . import delivery
 from .database import boot_clock, holds_any_text
@@ -19,7 +21,7 @@ from .reading import Ahead, Closing
 from .rendering import InvalidAddress
 from .replies import Outcome, Scope, Stage, storable
 from .settings import Settings
-from .smtp import Result, Session
+from .smtp import Dialogue, Result, Session
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +29,16 @@ logger = logging.getLogger(__name__)
 SAFE_SHARE = 0.8
 
 
+class DatabaseAwayError(Exception):
+    """Thrown into an attempt that has to end before its dot, since its marker can't be set."""
+
+
 def attempt(
-    prepared: Prepared, settings: Settings, session: Session, ahead: Ahead, claimed: Claimed
-) -> Result | Closing:
+    settings: Settings, session: Session, ahead: Ahead, claimed: Claimed
+) -> Dialogue[Result | Closing]:
     """Try to send a delivery whose attempt has begun.
+
+    Before the dot it asks `smtp.BeforeDot`: see `mark`.
 
     Parameters:
       ahead: Reads the chunk that the delivery is in.
@@ -38,45 +46,61 @@ def attempt(
     Returns:
       How it ended, or why no mail is needed. An error of ours in making the mail is a deferral of
       this delivery alone; a broken database connection is an abandoned attempt, known not to be
-      sent, and the connection's `closed` tells it. Its texts are such that the database can hold
-      them: an outcome that could not be written would become uncertain.
+      sent. Its texts are such that the database can hold them: an outcome that could not be written
+      would become uncertain.
     """
-    result = _attempt(prepared, settings, session, ahead, claimed)
-    if isinstance(result, Closing) or holds_any_text(prepared.connection):
+    result = yield from _attempt(settings, session, ahead, claimed)
+    if isinstance(result, Closing) or holds_any_text(ahead.connection):
         return result
     return result.in_ascii()
 
 
 def _attempt(
-    prepared: Prepared, settings: Settings, session: Session, ahead: Ahead, claimed: Claimed
-) -> Result | Closing:
+    settings: Settings, session: Session, ahead: Ahead, claimed: Claimed
+) -> Dialogue[Result | Closing]:
     try:
         subject = claimed.subject
         mail = prepare(settings, subject, ahead.stack(subject), message_id=claimed.message_id)
         if isinstance(mail, Closing):
             return mail
-        return session.send(
-            mail.envelope_from,
-            mail.envelope_to,
-            mail.content,
-            lambda: _may_send_dot(prepared, settings, claimed),
-        )
+        return (yield from session.dialogue(mail.envelope_from, mail.envelope_to, mail.content))
     except InvalidAddress as error:
         return _prepared(Outcome.FAILED, str(error))
     except Exception as error:
-        if prepared.connection.closed:
-            return _prepared(Outcome.ABANDONED, f"the database went away: {error}")
+        if isinstance(error, DatabaseAwayError) or ahead.connection.closed:
+            return abandoned(f"the database went away: {error}")
         logger.warning("Delivery %s could not be prepared.", claimed.id, exc_info=True)
         return _prepared(Outcome.DEFERRED, f"{type(error).__name__}: {error}")
 
 
-def _may_send_dot(prepared: Prepared, settings: Settings, claimed: Claimed) -> bool:
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """Which dots may be sent, and until when, as of `boot_clock`."""
+
+    ids: frozenset[str]
+    until: float
+
+    def allow(self, claimed: Claimed) -> bool:
+        """Whether its dot may be sent now.
+
+        The commit may have been slow, or this process frozen since: a dot must not go out when
+        somebody may have declared its attempt lost.
+        """
+        return claimed.id in self.ids and boot_clock() < self.until
+
+
+def mark(prepared: Prepared, settings: Settings, claims: Sequence[Claimed]) -> Markers:
+    """Set the markers that go before the final dots, in one transaction."""
     before = boot_clock()
-    # It commits by itself: when it has returned, the marker is there.
-    marked = bool(prepared.run(delivery.marking(claimed, lease=settings.lease)))
-    # The commit may have been slow, or this process frozen: the dot must not go out when somebody
-    # may have declared this attempt lost.
-    return marked and boot_clock() - before < settings.lease.total_seconds() * SAFE_SHARE
+    # It commits by itself: when it has returned, the markers are there.
+    rows = prepared.run(delivery.marking(claims, lease=settings.lease))
+    until = before + settings.lease.total_seconds() * SAFE_SHARE
+    return Markers(frozenset(row[0] for row in rows), until)
+
+
+def abandoned(error: str) -> Result:
+    """An attempt that ended before its dot."""
+    return _prepared(Outcome.ABANDONED, error)
 
 
 def _prepared(outcome: Outcome, error: str) -> Result:

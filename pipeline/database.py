@@ -140,9 +140,13 @@ def transaction(connection: Connection, *, walks: bool = False) -> Iterator[Curs
 _ISOLATION = "READ COMMITTED READ WRITE"
 _LIMIT = f"statement_timeout = '{STATEMENT_TIMEOUT}s'"
 
-#: The same for a whole session that is ours alone.
+#: The same for a whole session that is ours alone. Its few statements are planned once, which takes
+#: longer than to run them, and look rows up by their keys: a plan that was made while its tables
+#: were empty would else read them as a whole, for as long as it is kept.
 SESSION_LIMITS = (
-    f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {_ISOLATION}; SET {_LIMIT}"
+    f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {_ISOLATION}; SET {_LIMIT}; "
+    "SET plan_cache_mode = force_generic_plan; "
+    "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
 )
 
 

@@ -7,13 +7,18 @@ commit may succeed although its answer is lost.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from .database import Connection, Cursor, Statement, query, transaction
 from .reading import Subject
-from .settlement import Settlement
+from .settlement import Settlement, columns
+
+#: An id that comes before all others.
+NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,7 @@ class Claimed:
 
     Attributes:
       attempt_count: Attempts used up before this one.
+      due_at: Since when it was due, in seconds of Unix time.
     """
 
     id: str
@@ -34,6 +40,7 @@ class Claimed:
     uncertain_count: int
     notification_count: int
     created_at: datetime
+    due_at: float
 
     @property
     def key(self) -> dict[str, Any]:
@@ -52,9 +59,23 @@ class Claimed:
         )
 
 
-def claim(cursor: Cursor, *, limit: int, lease: timedelta) -> list[Claimed]:
-    """Claim up to `limit` deliveries that are due, oldest due first."""
-    cursor.execute(query("delivery_claim"), {"limit": limit, "lease": lease})
+def claim(
+    cursor: Cursor, *, limit: int, lease: timedelta, after: Claimed | None = None
+) -> list[Claimed]:
+    """Claim up to `limit` deliveries that are due, oldest due first.
+
+    Parameters:
+      after: Only what became due after this one.
+    """
+    cursor.execute(
+        query("delivery_claim"),
+        {
+            "limit": limit,
+            "lease": lease,
+            "after_due": -math.inf if after is None else after.due_at,
+            "after_id": NOBODY if after is None else after.id,
+        },
+    )
     return [Claimed(*row) for row in cursor.fetchall()]
 
 
@@ -64,13 +85,14 @@ def begin(cursor: Cursor, claimed: Claimed, *, worker: str, lease: timedelta) ->
     Returns:
       Whether the delivery is still this sender's.
     """
-    cursor.execute(*beginning(claimed, worker=worker, lease=lease))
+    cursor.execute(*beginning([claimed], workers=[worker], lease=lease))
     return cursor.fetchone() is not None
 
 
-def beginning(claimed: Claimed, *, worker: str, lease: timedelta) -> Statement:
-    """The statement of `begin`: it has a row if the delivery is still this sender's."""
-    return query("delivery_begin"), {**claimed.key, "worker": worker, "lease": lease}
+def beginning(claims: Sequence[Claimed], *, workers: Sequence[str], lease: timedelta) -> Statement:
+    """The statement that begins attempts: it has a row, the id, for each that is still ours."""
+    parameters = {**_held(claims), "workers": list(workers), "lease": lease}
+    return query("delivery_begin"), parameters
 
 
 def mark_transmitting(cursor: Cursor, claimed: Claimed, *, lease: timedelta) -> bool:
@@ -79,13 +101,13 @@ def mark_transmitting(cursor: Cursor, claimed: Claimed, *, lease: timedelta) -> 
     Returns:
       Whether the dot may be sent once this transaction has committed.
     """
-    cursor.execute(*marking(claimed, lease=lease))
+    cursor.execute(*marking([claimed], lease=lease))
     return cursor.fetchone() is not None
 
 
-def marking(claimed: Claimed, *, lease: timedelta) -> Statement:
-    """The statement of `mark_transmitting`: it has a row if the dot may be sent."""
-    return query("delivery_mark"), {**claimed.key, "lease": lease}
+def marking(claims: Sequence[Claimed], *, lease: timedelta) -> Statement:
+    """The statement that sets markers: it has a row, the id, for each dot that may be sent."""
+    return query("delivery_mark"), {**_held(claims), "lease": lease}
 
 
 def settle(cursor: Cursor, claimed: Claimed, settlement: Settlement) -> bool:
@@ -96,14 +118,21 @@ def settle(cursor: Cursor, claimed: Claimed, settlement: Settlement) -> bool:
     """
     if settlement.waits:
         _make_room(cursor, claimed)
-    cursor.execute(*settling(claimed, settlement))
+    cursor.execute(*settling([claimed], [settlement]))
     row = cursor.fetchone()
-    return row is not None and bool(row[0])
+    return row is not None and bool(row[1])
 
 
-def settling(claimed: Claimed, settlement: Settlement) -> Statement:
-    """The statement of `settle`, which is all of it unless the delivery has to wait again."""
-    return query("delivery_settle"), {**claimed.key, **settlement.parameters}
+def settling(claims: Sequence[Claimed], settlements: Sequence[Settlement]) -> Statement:
+    """The statement of `settle` for several, which is all of it for those that need not wait again.
+
+    It has a row for each attempt: the delivery's id, and whether that was settled.
+    """
+    return query("delivery_settle"), {**_held(claims), **columns(settlements)}
+
+
+def _held(claims: Sequence[Claimed]) -> dict[str, list[str]]:
+    return {"ids": [each.id for each in claims], "tokens": [each.token for each in claims]}
 
 
 def closing(claimed: Claimed, *, state: str, reason: str) -> Statement:

@@ -1,4 +1,4 @@
-"""Keeping what a sender has: its place and its deliveries, as long as it is alive.
+"""Keeping what senders have: their places and their deliveries, as long as they are alive.
 
 The database's clock judges every lease. This side only decides when it can no longer be sure that
 it has one, by a clock of its own that is read before the statement that extends the lease.
@@ -24,28 +24,22 @@ RENEWALS = 3
 
 
 class Keeper:
-    """Renews a sender's place and the leases of its deliveries, in a thread of its own.
+    """Renews the places of senders and the leases of their deliveries, in a thread of its own.
 
     Parameters:
       url: The database.
-      slot, token: The place.
       lease: Length of a delivery's lease.
-      taken_at: `boot_clock` before the place was taken.
     """
 
-    def __init__(
-        self, url: str, *, slot: int, token: str, lease: timedelta, taken_at: float
-    ) -> None:
+    def __init__(self, url: str, *, lease: timedelta) -> None:
         self.url = url
-        self.slot = slot
-        self.token = token
         self.lease = lease
         self.place_lease = min(lease, PLACE_LEASE)
         #: Seconds between two renewals.
         self.interval = self.place_lease.total_seconds() / RENEWALS
         self._held: dict[str, str] = {}
-        self._place_until = taken_at + self.place_lease.total_seconds()
-        self._lost = False
+        #: By token: the slot, and until when the place is surely ours.
+        self._places: dict[str, tuple[int, float]] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="pipeline-keeper", daemon=True)
@@ -69,10 +63,21 @@ class Keeper:
         with self._lock:
             self._held.pop(delivery_id, None)
 
-    @property
-    def has_place(self) -> bool:
+    def keep(self, slot: int, token: str, *, taken_at: float) -> None:
+        """Renew this place from now on; `taken_at` is `boot_clock` before it was taken."""
+        with self._lock:
+            self._places[token] = (slot, taken_at + self.place_lease.total_seconds())
+
+    def leave(self, token: str) -> None:
+        """Let this place go."""
+        with self._lock:
+            self._places.pop(token, None)
+
+    def has(self, token: str) -> bool:
         """Whether the place is surely still ours."""
-        return not self._lost and boot_clock() < self._place_until
+        with self._lock:
+            place = self._places.get(token)
+        return place is not None and boot_clock() < place[1]
 
     def _loop(self) -> None:
         connection = None
@@ -91,14 +96,17 @@ class Keeper:
     def _renew(self, connection: psycopg2.extensions.connection) -> None:
         with self._lock:
             held = dict(self._held)
+            places = dict(self._places)
         before = boot_clock()
+        lost = []
         with transaction(connection) as cursor:
-            cursor.execute(
-                query("sender_extend"),
-                {"slot": self.slot, "token": self.token, "lease": self.place_lease},
-            )
-            if cursor.rowcount == 0:
-                self._lost = True
+            for token, (slot, _) in places.items():
+                cursor.execute(
+                    query("sender_extend"),
+                    {"slot": slot, "token": token, "lease": self.place_lease},
+                )
+                if cursor.rowcount == 0:
+                    lost.append(token)
             if held:
                 cursor.execute(
                     query("delivery_extend"),
@@ -108,4 +116,9 @@ class Keeper:
                         "lease": self.lease,
                     },
                 )
-        self._place_until = before + self.place_lease.total_seconds()
+        with self._lock:
+            for token in places.keys() & self._places.keys():
+                slot, _ = self._places[token]
+                self._places[token] = (slot, before + self.place_lease.total_seconds())
+            for token in lost:
+                self._places.pop(token, None)

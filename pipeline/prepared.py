@@ -12,7 +12,8 @@ from typing import Any
 
 from .database import SESSION_LIMITS, Connection, Statement, only_row, together
 
-_PARAMETER = re.compile(r"%\((\w+)\)s")
+#: A parameter, and the type that the statement casts it to.
+_PARAMETER = re.compile(r"%\((\w+)\)s(::\w+(?:\[\])?)?")
 _COMMENT = re.compile(r"--[^\n]*")
 
 
@@ -26,8 +27,8 @@ class Prepared:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._is_own: bool | None = None
-        #: By text: the name under which the server knows it, and its parameters in their order.
-        self._known: dict[str, tuple[str, list[str]]] = {}
+        #: By text: the EXECUTE that runs it, with the parameters.
+        self._known: dict[str, str] = {}
 
     def run(self, *statements: Statement) -> list[tuple[Any, ...]]:
         """Run statements as one transaction, in one round trip: see `database.together`.
@@ -43,23 +44,23 @@ class Prepared:
         text, parameters = statement
         if text not in self._known:
             self._known[text] = self._prepare(text)
-        name, order = self._known[text]
-        places = ", ".join(f"%({each})s" for each in order)
-        return f"EXECUTE {name} ({places});", parameters
+        return self._known[text], parameters
 
-    def _prepare(self, text: str) -> tuple[str, list[str]]:
+    def _prepare(self, text: str) -> str:
         name = f"pipeline_{len(self._known)}"
-        order: list[str] = []
+        # An array is text to EXECUTE unless it is told otherwise.
+        casts: dict[str, str] = {}
 
         def numbered(match: re.Match[str]) -> str:
-            if match[1] not in order:
-                order.append(match[1])
-            return f"${order.index(match[1]) + 1}"
+            parameter, cast = match[1], match[2] or ""
+            casts.setdefault(parameter, cast)
+            return f"${list(casts).index(parameter) + 1}{cast}"
 
         numbered_text = _PARAMETER.sub(numbered, _COMMENT.sub("", text))
         with self.connection.cursor() as cursor:
             cursor.execute(f"PREPARE {name} AS {numbered_text}")
-        return name, order
+        places = ", ".join(f"%({parameter})s{cast}" for parameter, cast in casts.items())
+        return f"EXECUTE {name} ({places});"
 
     def _has_own_session(self) -> bool:
         """Whether the process that this connection was made to is the one that answers.

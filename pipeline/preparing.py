@@ -19,10 +19,10 @@ def prepare(
     if isinstance(stack, Closing):
         return stack
     digest = make_digest(
-        stack.notifications,
+        stack.activities,
         entity=stack.entity,
         people=stack.people,
-        omitted_count=max(subject.notification_count - len(stack.notifications), 0),
+        omitted_count=max(subject.notification_count - len(stack.activities), 0),
         base_url=settings.base_url,
         items_shown=settings.items_shown,
     )

@@ -19,6 +19,7 @@ from dramatiq.middleware import (
     ShutdownNotifications,
     TimeLimit,
 )
+from dramatiq.worker import QUEUE_PREFETCH
 from dramatiq_pg import PostgresBroker
 from psycopg2.pool import ThreadedConnectionPool
 
@@ -38,6 +39,16 @@ class EndsWithParent(Middleware):
 
     def after_process_boot(self, broker: Broker) -> None:
         end_with_parent()
+
+
+class FetchesWhatItRuns(Middleware):
+    """A worker process fetches no more messages than it has threads, where Dramatiq fetches twice
+    as many: a doorbell in the memory of a busy process calls nobody, and another one may be idle.
+    """
+
+    def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
+        if not QUEUE_PREFETCH:
+            worker.queue_prefetch = worker.worker_threads
 
 
 class TellsOfStorms(Middleware):
@@ -108,6 +119,7 @@ def make_broker(settings: Settings) -> PostgresBroker:
         prefix=settings.queue_prefix,
         middleware=[
             EndsWithParent(),
+            FetchesWhatItRuns(),
             TellsOfStorms(),
             AgeLimit(),
             TimeLimit(),

@@ -14,7 +14,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from .database import Connection, Cursor, boot_clock, query, transaction
-from .digest import Entity, Notification, people_named
+from .digest import Activity, Entity, Notification, people_named, read
 from .rendering import Recipient
 
 #: What is read at once at the most: rows of a delivery, bytes of one row, bytes of all.
@@ -54,7 +54,7 @@ class Stack:
 
     recipient: Recipient
     entity: Entity
-    notifications: list[Notification]
+    activities: list[Activity]
     people: dict[str, str]
     read_at: datetime
 
@@ -76,31 +76,33 @@ def read_stacks(cursor: Cursor, wanted: Sequence[Subject]) -> dict[str, Stack | 
         },
     )
     content = {row[0]: row[1:] for row in cursor.fetchall()}
-    read: dict[str, Stack | Closing] = {}
+    stacks: dict[str, Stack | Closing] = {}
     open_: list[Subject] = []
     for each in wanted:
         closing = _closing(each.receiver_id, content[each.id])
         if closing is None:
             open_.append(each)
         else:
-            read[each.id] = closing
-    notifications = _read_notifications(cursor, [each.id for each in open_])
-    named = people_named(one for some in notifications.values() for one in some)
+            stacks[each.id] = closing
+    rows = read_notifications(cursor, [each.id for each in open_])
+    # Each is read once, for the names in it and for the mail.
+    activities = {id_: [read(one) for one in some] for id_, some in rows.items()}
+    named = people_named(one for some in activities.values() for one in some)
     people: dict[str, str] = {}
     if named:
         cursor.execute(query("people"), {"ids": sorted(named)})
         people = dict(cursor.fetchall())
     for each in open_:
-        if each.id in notifications:
+        if each.id in activities:
             _, email, name, locale, time_zone, _, reference, title, url, read_at = content[each.id]
-            read[each.id] = Stack(
+            stacks[each.id] = Stack(
                 recipient=Recipient(each.receiver_id, email, name, locale, time_zone),
                 entity=Entity(each.entity_name, each.entity_identifier, reference, title, url),
-                notifications=notifications[each.id],
+                activities=activities[each.id],
                 people=people,
                 read_at=read_at,
             )
-    return read
+    return stacks
 
 
 class Ahead:
@@ -151,6 +153,7 @@ class Ahead:
     def _transaction(self, wanted: Sequence[Subject]) -> dict[str, Stack | Closing]:
         # A transaction for its bounds on time: recipient and entity may be views of anything.
         with transaction(self.connection) as cursor:
+            cursor.execute(query("any_plan"))
             return read_stacks(cursor, wanted)
 
 
@@ -178,7 +181,8 @@ def _closing(receiver_id: str, content: tuple[Any, ...]) -> Closing | None:
     return None
 
 
-def _read_notifications(cursor: Cursor, ids: list[str]) -> dict[str, list[Notification]]:
+def read_notifications(cursor: Cursor, ids: list[str]) -> dict[str, list[Notification]]:
+    """The rows of these deliveries, by id, within the budgets of one."""
     if not ids:
         return {}
     cursor.execute(

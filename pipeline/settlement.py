@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 from .replies import Outcome, Scope, Stage
@@ -46,21 +48,32 @@ class Settlement:
         """Whether the delivery waits again afterwards."""
         return self.state in ("queued", "deferred")
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """As `delivery_settle.sql` takes them."""
-        return {
-            "state": self.state,
-            "reason": self.reason,
-            "outcome": self.outcome.value,
-            "stage": self.stage.value,
-            "smtp_code": self.smtp_code,
-            "enhanced_code": self.enhanced_code,
-            "reply": self.reply,
-            "error": self.error,
-            "delay": self.delay,
-            "refund": self.refund,
-        }
+
+#: Parameters of `delivery_settle.sql`, and the attributes that they are the columns of.
+_COLUMNS = {
+    "states": "state",
+    "reasons": "reason",
+    "stages": "stage",
+    "outcomes": "outcome",
+    "smtp_codes": "smtp_code",
+    "enhanced_codes": "enhanced_code",
+    "replies": "reply",
+    "errors": "error",
+    "delays": "delay",
+    "refunds": "refund",
+}
+
+
+def columns(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
+    """As `delivery_settle.sql` takes them: a list for each parameter, of a value for each."""
+    return {
+        name: [_plain(getattr(each, attribute)) for each in settlements]
+        for name, attribute in _COLUMNS.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
 
 
 def retry_delay(

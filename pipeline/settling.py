@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -41,22 +42,26 @@ def write_outcome(
     _log(claimed, settlement)
 
 
-def settle_at_once(settings: Settings, claimed: Claimed, result: Result) -> Statement:
-    """The statement that settles an attempt, if one is enough.
+def settle_at_once(settings: Settings, results: Sequence[tuple[Claimed, Result]]) -> Statement:
+    """The statement that settles attempts for which one is enough.
 
     Raises:
-      ValueError: When the delivery has to wait again: that takes `write_outcome`.
+      ValueError: When a delivery has to wait again: that takes `write_outcome`.
     """
-    settlement = settlement_for(
-        result,
-        attempt_count=claimed.attempt_count + 1,
-        settings=settings,
-        relay_pause=settings.relay_pause,
-    )
-    if settlement.waits:
-        raise ValueError(f"delivery {claimed.id} waits again")
-    _log(claimed, settlement)
-    return delivery.settling(claimed, settlement)
+    settlements = []
+    for claimed, result in results:
+        settlement = settlement_for(
+            result,
+            attempt_count=claimed.attempt_count + 1,
+            settings=settings,
+            relay_pause=settings.relay_pause,
+        )
+        if settlement.waits:
+            raise ValueError(f"delivery {claimed.id} waits again")
+        settlements.append(settlement)
+    for (claimed, _), settlement in zip(results, settlements, strict=True):
+        _log(claimed, settlement)
+    return delivery.settling([claimed for claimed, _ in results], settlements)
 
 
 def write_outcome_patiently(url: str, settings: Settings, claimed: Claimed, result: Result) -> bool:

@@ -169,6 +169,10 @@ def claim_chunk(
       What was done, and where the pass is now.
     """
     cursor.execute(query("walk_plan"))
+    # If the database crashed, it could take the chunk back, as a whole: the rows would wait again.
+    # Nothing can have been sent of it, since the marker before a dot waits for the disk, and with
+    # it for all that was committed before.
+    cursor.execute("SET LOCAL synchronous_commit = off")
     cursor.execute(
         query("stack_claim"), claim_parameters(settings, urgent_only=urgent_only, place=place)
     )

@@ -160,6 +160,7 @@ class _Talk:
         self.relay = relay
         self.client = client
         self.lines = client.makefile("rb")
+        self.has_sender = False
         self.recipient = ""
 
     def run(self) -> None:
@@ -174,7 +175,9 @@ class _Talk:
                 self._say("221 2.0.0 Bye")
                 return
             if verb in (b"EHLO", b"HELO"):
-                self._say("250-chaos\r\n250-8BITMIME\r\n250 ENHANCEDSTATUSCODES")
+                # Some of its connections take several commands at once.
+                more = "250-PIPELINING\r\n" if self.relay.chance(0.5) else ""
+                self._say(f"250-chaos\r\n250-8BITMIME\r\n{more}250 ENHANCEDSTATUSCODES")
             elif verb == b"MAIL":
                 self._mail()
             elif verb == b"RCPT":
@@ -182,33 +185,43 @@ class _Talk:
             elif verb == b"DATA":
                 self._data()
             elif verb in (b"RSET", b"NOOP"):
+                self.has_sender, self.recipient = False, ""
                 self._say("250 2.0.0 OK")
             else:
                 self._say("502 5.5.1 Not here")
 
     def _mail(self) -> None:
         mood = self._troubles()
+        self.has_sender, self.recipient = False, ""
         if mood is Mood.BUSY:
             self._say("421 4.3.2 Closing")
             raise _Gone
         if mood is Mood.FULL and self.relay.chance(0.5):
             self._say("452 4.3.1 No room")
         else:
+            self.has_sender = True
             self._say("250 2.1.0 OK")
 
     def _rcpt(self, line: bytes) -> None:
         mood = self._troubles()
-        self.recipient = line.partition(b"<")[2].partition(b">")[0].decode("latin-1")
-        if mood is Mood.GREYLISTING and self.relay.chance(0.7):
+        recipient = line.partition(b"<")[2].partition(b">")[0].decode("latin-1")
+        if not self.has_sender:
+            self._say("503 5.5.1 MAIL first")
+        elif mood is Mood.GREYLISTING and self.relay.chance(0.7):
             self._say("451 4.7.1 Come back later")
         elif mood is Mood.REFUSING and self.relay.chance(0.1):
-            self.relay.refuse(self.recipient)
+            self.relay.refuse(recipient)
             self._say("550 5.1.1 Unknown")
         else:
+            self.recipient = recipient
             self._say("250 2.1.5 OK")
 
     def _data(self) -> None:
         mood = self._troubles()
+        if not self.recipient and self.relay.chance(0.7):
+            self._say("503 5.5.1 RCPT first")
+            return
+        # Or it asks for the content of a mail that it has refused, as some do.
         self._say("354 Go on")
         content = bytearray()
         while (line := self.lines.readline(1 << 16)) != b".\r\n":
@@ -219,7 +232,9 @@ class _Talk:
 
     def _dot(self, content: bytes) -> None:
         mood, chance = self.relay.mood, self.relay.chance
-        if mood is Mood.REFUSING and chance(0.1):
+        if not self.recipient:
+            self._say("554 5.5.1 No valid recipients")
+        elif mood is Mood.REFUSING and chance(0.1):
             found = re.search(rb"(?mi)^message-id:\s*(\S+)", content)
             self.relay.refuse(found[1].decode("latin-1") if found else "")
             self._say("554 5.6.0 Not this")

@@ -8,6 +8,6 @@ richtext      comment HTML made safe; `tokens` and `plaintext` are parts of it
 making        the digest itself
 """
 
-from .making import Digest, Entity, Notification, make_digest, people_named
+from .making import Activity, Digest, Entity, Notification, make_digest, people_named, read
 
-__all__ = ["Digest", "Entity", "Notification", "make_digest", "people_named"]
+__all__ = ["Activity", "Digest", "Entity", "Notification", "make_digest", "people_named", "read"]

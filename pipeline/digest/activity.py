@@ -86,8 +86,10 @@ class Activity:
         return self.verb in ("updated", "edited", "changed", "update")
 
 
-def read(notification: Notification) -> Activity:
-    """Read a row. Never raises."""
+def read(notification: Notification | Activity) -> Activity:
+    """Read a row, unless it was read before. Never raises."""
+    if isinstance(notification, Activity):
+        return notification
     data = notification.data
     outer = cast("dict[object, object]", data) if isinstance(data, dict) else {}
     inner = outer.get("issue_activity")

@@ -55,7 +55,7 @@ class Digest:
         return len(self.items) + self.more_count
 
 
-def people_named(notifications: Iterable[Notification]) -> set[str]:
+def people_named(notifications: Iterable[Notification | Activity]) -> set[str]:
     """The ids of all people whose names a digest of these notifications may show."""
     people: set[str] = set()
     for notification in notifications:
@@ -68,7 +68,7 @@ def people_named(notifications: Iterable[Notification]) -> set[str]:
 
 
 def make_digest(
-    notifications: Iterable[Notification],
+    notifications: Iterable[Notification | Activity],
     *,
     entity: Entity,
     people: Mapping[str, str],
@@ -79,7 +79,7 @@ def make_digest(
     """Stack notifications into what they come to.
 
     Parameters:
-      notifications(Iterable[Notification]): In any order.
+      notifications(Iterable[Notification | Activity]): In any order, as rows or as `read`.
       entity(Entity): What they are about, as far as is known.
       people(Mapping[str, str]): Names by id, for the ids of `people_named`. Who is missing is
         called "Someone".
@@ -158,4 +158,4 @@ def _noun(name: str) -> str:
     return noun if re.fullmatch(r"[a-z][a-z -]*", noun) else "item"
 
 
-__all__ = ["Digest", "Entity", "Notification", "make_digest", "people_named"]
+__all__ = ["Activity", "Digest", "Entity", "Notification", "make_digest", "people_named", "read"]

@@ -1,15 +1,18 @@
--- The marker: from its commit on, and only from then on, the final dot may be sent. No row: the lease
--- is over or somebody else has the delivery, and the dot must not be sent.
+-- The markers: from their commit on, and only from then on, the final dots may be sent. No row for
+-- one: its lease is over or somebody else has the delivery, and its dot must not be sent.
 --
--- Its commit waits for the disk even where synchronous_commit is off: if the database crashed after
--- the dot and had no marker, the mail would be taken for unsent. By primary key.
+-- Their commit waits for the disk even where synchronous_commit is off: if the database crashed after
+-- the dot and had no marker, the mail would be taken for unsent. By primary key, and not by
+-- delivery_in_hand: see delivery_begin.sql.
 WITH marked AS (
     UPDATE pipeline.delivery
     SET state = 'transmitting', lease_expires_at = now() + %(lease)s, updated_at = now()
-    WHERE id = %(id)s AND attempt_token = %(token)s AND state = 'sending'
+    FROM unnest(%(ids)s::uuid[], %(tokens)s::uuid[]) AS held (id, token)
+    WHERE delivery.id = held.id AND attempt_token = held.token AND state = (SELECT 'sending')
         AND lease_expires_at > now()
     RETURNING
-        id,
+        delivery.id,
+        held.token,
         CASE WHEN current_setting('synchronous_commit') = 'off'
             THEN set_config('synchronous_commit', 'on', true)
         END
@@ -17,5 +20,5 @@ WITH marked AS (
 UPDATE pipeline.delivery_attempt
 SET stage = 'dot'
 FROM marked
-WHERE delivery_attempt.delivery_id = marked.id AND attempt_token = %(token)s
-RETURNING attempt_number;
+WHERE delivery_attempt.delivery_id = marked.id AND attempt_token = marked.token
+RETURNING delivery_attempt.delivery_id::text;

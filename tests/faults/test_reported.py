@@ -56,7 +56,7 @@ def test_D11_rows_are_kept_until_their_mail_has_ended(
 def test_D17_a_lease_is_renewed_three_times_within_its_length(seconds: float) -> None:
     """One renewal that is lost, or late, takes no delivery from a sender that is alive."""
     lease = timedelta(seconds=seconds)
-    keeper = Keeper("", slot=1, token="", lease=lease, taken_at=0.0)
+    keeper = Keeper("", lease=lease)
 
     assert keeper.interval <= keeper.place_lease.total_seconds() / 3 <= seconds / 3
 

@@ -21,7 +21,8 @@ def test_renewing_leases_never_waits_for_the_transaction_that_settles(
     installation.stack()
     with transaction(installation.connection) as cursor:
         first, second, third = delivery.claim(cursor, limit=3, lease=timedelta(seconds=1))
-    keeper = Keeper(installation.url, slot=1, token=first.token, lease=LEASE, taken_at=boot_clock())
+    keeper = Keeper(installation.url, lease=LEASE)
+    keeper.keep(1, first.token, taken_at=boot_clock())
     for claimed in (first, second, third):
         keeper.hold(claimed.id, claimed.token)
 

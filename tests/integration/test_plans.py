@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from pipeline.database import query, transaction
+from pipeline.database import SESSION_LIMITS, query, transaction
 from pipeline.embedded import EmbeddedPostgres
+from pipeline.replies import Outcome, Stage
 from pipeline.settings import Settings
-from pipeline.settlement import GROWTH
+from pipeline.settlement import GROWTH, Settlement, columns
 from pipeline.stacking import Place, claim_parameters
 from tests.support.installation import Installation
 from tests.support.postgres import fresh_database
@@ -110,10 +112,8 @@ KEY = {"id": SOMEBODY, "token": SOMEBODY}
 CLAIM = claim_parameters(
     Settings(stack_limit=500), urgent_only=False, place=Place(("p17", "issue", "5"))
 )
-SETTLED = {
-    "state": "sent", "reason": "250", "outcome": "sent", "stage": "reply", "smtp_code": 250,
-    "enhanced_code": None, "reply": "Ok", "error": None, "delay": None, "refund": 0,
-}  # fmt: skip
+HELD = {"ids": [SOMEBODY] * 8, "tokens": [SOMEBODY] * 8}
+SETTLED = columns([Settlement("sent", "250", Outcome.SENT, Stage.REPLY, 250, reply="Ok")] * 8)
 RETRIES = {
     "policy": "resend", "max_attempts": 3, "retry_base": SHORT, "retry_cap": LONG,
     "growth": GROWTH,
@@ -132,12 +132,14 @@ QUERIES: list[tuple[str, dict[str, Any], set[str]]] = [
     ("stack_claim", {**CLAIM, "urgent_only": True},
      {"email_notification_log_urgent", "email_notification_log_pending", "delivery_joinable"}),
     ("stacking_owed", {}, {"email_notification_log_urgent"}),
-    ("delivery_claim", {"limit": 25, "lease": SHORT}, {"delivery_queued", "delivery_pkey"}),
+    ("delivery_claim",
+     {"limit": 25, "lease": SHORT, "after_due": -math.inf, "after_id": SOMEBODY},
+     {"delivery_queued", "delivery_pkey"}),
     ("delivery_waiting", {"limit": 100, "patience": SHORT}, {"delivery_queued"}),
-    ("delivery_begin", {**KEY, "worker": "w", "lease": SHORT},
+    ("delivery_begin", {**HELD, "workers": ["w"] * 8, "lease": SHORT},
      {"delivery_pkey", "delivery_attempt_pkey"}),
-    ("delivery_mark", {**KEY, "lease": SHORT}, {"delivery_pkey", "delivery_attempt_pkey"}),
-    ("delivery_settle", {**KEY, **SETTLED},
+    ("delivery_mark", {**HELD, "lease": SHORT}, {"delivery_pkey", "delivery_attempt_pkey"}),
+    ("delivery_settle", {**HELD, **SETTLED},
      {"delivery_pkey", "delivery_attempt_pkey", "email_notification_log_delivery"}),
     ("delivery_extend", {"ids": [SOMEBODY] * 25, "tokens": [SOMEBODY] * 25, "lease": SHORT},
      {"delivery_pkey"}),
@@ -215,6 +217,21 @@ def test_a_backlog_that_came_as_a_burst_is_walked_and_not_sorted(
         assert "Tid Scan" in kinds
     else:
         assert "Sort" not in kinds
+
+
+def test_what_every_mail_takes_is_looked_up_by_key_although_nothing_was_there(
+    installation: Installation,
+) -> None:
+    """A sender's session keeps its plans, and makes them when its tables may be empty. An index of
+    what is in hand would look as good as the key, and is full of entries that are dead."""
+    installation.query("ANALYZE pipeline.delivery, pipeline.delivery_attempt")
+    installation.query(SESSION_LIMITS)
+    for name in ("delivery_begin", "delivery_mark", "delivery_settle"):
+        parameters = next(of for known, of, _ in QUERIES if known == name)
+        indexes, scanned, _ = plan(installation, name, parameters, walks=False)
+        assert {"delivery_pkey", "delivery_attempt_pkey"} <= indexes
+        assert "delivery_in_hand" not in indexes
+        assert not scanned & LARGE
 
 
 def test_the_delivery_that_a_stack_joins_is_looked_up_although_none_waited_a_moment_ago(

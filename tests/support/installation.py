@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -129,6 +131,13 @@ class Installation:
     def send(self, **options: Any) -> dict[str, int]:
         """Be a sender until nothing waits."""
         return Sender(self.url, self.settings, self.doorbells, **options).answer()
+
+    @contextmanager
+    def senders(self, count: int) -> Iterator[list[Future[dict[str, int]]]]:
+        """So many senders in threads of one process; the block is left when they are through."""
+        sender = Sender(self.url, self.settings, self.doorbells)
+        with ThreadPoolExecutor(count) as pool:
+            yield [pool.submit(sender.answer) for _ in range(count)]
 
     @property
     def recovery(self) -> Recovery:

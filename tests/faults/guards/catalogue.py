@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.faults.guards.dispatching import CLAIMS, DISPATCH
-from tests.faults.guards.going_on import CALLS, JOINING, RECOVERING
+from tests.faults.guards.going_on import CALLS, JOINING, RECOVERING, TURNS
 from tests.faults.guards.handing_over import MARKER, OUTCOMES
 
 SECTIONS = {
@@ -11,6 +11,7 @@ SECTIONS = {
     "Claims and leases": CLAIMS,
     "Marker and dot": MARKER,
     "Outcomes": OUTCOMES,
+    "Senders that share a turn": TURNS,
     "One stack, one email": JOINING,
     "Recovery": RECOVERING,
     "Doorbells, places, transactions": CALLS,

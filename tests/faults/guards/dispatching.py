@@ -143,8 +143,8 @@ CLAIMS = (
         "what was taken over can't be begun: the token",
         "P4",
         f"{SQL}/delivery_begin.sql",
-        "AND attempt_token = %(token)s AND state = 'sending'",
-        "AND state = 'sending'",
+        "AND attempt_token = held.token AND state = (SELECT 'sending')",
+        "AND state = (SELECT 'sending')",
         f"{HOLD}::test_a_sender_that_was_taken_over_can_not_begin",
     ),
     Guard(

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from tests.faults.guards.guard import Guard
-from tests.faults.guards.places import FROZEN, HOLD, POISON, RECOVERY, SENDING, SQL, STACKING
+from tests.faults.guards.places import (
+    FROZEN,
+    HOLD,
+    POISON,
+    RECOVERY,
+    SENDING,
+    SQL,
+    STACKING,
+    STAGES,
+    TURN,
+    WORKER,
+)
 
 JOINING = (
     Guard(
@@ -96,7 +107,7 @@ CALLS = (
         "of senders that leave at once each sees the one before: the lock",
         "P6",
         "pipeline/sending.py",
-        'if turn.rest: cursor.execute(query("doorbells_lock"))',
+        'if any(lane.rest for lane in lanes): cursor.execute(query("doorbells_lock"))',
         "",
         f"{SENDING}::test_S01_a_sender_that_leaves_sees_the_one_that_left_just_before",
     ),
@@ -127,8 +138,8 @@ CALLS = (
     Guard(
         "a sender that lost its place stops",
         "P6",
-        "pipeline/sending.py",
-        "or not self._keeper.has_place",
+        "pipeline/turn.py",
+        "and self.keeper.has(lane.place.token)",
         "",
         f"{HOLD}::test_a_sender_that_lost_its_place_sends_no_more",
     ),
@@ -179,5 +190,72 @@ CALLS = (
         "return useful if on_trial else useful + int(busy)",
         "return useful",
         f"{FROZEN}::test_mail_that_waits_while_a_sender_is_stalled_calls_another",
+    ),
+)
+
+TURNS = (
+    Guard(
+        "one marker that can't be set keeps no other",
+        "P6",
+        "pipeline/turn.py",
+        "self._mark_each(asking)\n            return",
+        "raise",
+        f"{TURN}::test_one_marker_that_can_not_be_set_keeps_no_other",
+    ),
+    Guard(
+        "one outcome that can't be written keeps no other",
+        "P6",
+        "pipeline/turn.py",
+        "self._stock.put_back(following)",
+        "raise",
+        f"{TURN}::test_one_outcome_that_can_not_be_written_keeps_no_other",
+    ),
+    Guard(
+        "a lane that has nothing to do gives its place back, whoever else waits",
+        "P6",
+        "pipeline/turn.py",
+        "if over: self._retire(over)",
+        "if len(over) == len(self._lanes):\n            self._retire(over)",
+        f"{TURN}::test_a_server_that_keeps_one_sender_waiting_keeps_no_other",
+    ),
+    Guard(
+        "when the database goes away, the reply to a dot is waited for",
+        "P4",
+        "pipeline/turn.py",
+        "lane.phase is Phase.TALKING and not lane.in_window",
+        "lane.phase is Phase.TALKING",
+        f"{TURN}::test_a_database_that_goes_away_takes_only_what_was_not_sent",
+    ),
+    Guard(
+        "a relay that fails ends the turn of all",
+        "P6",
+        "pipeline/turn.py",
+        "self._outcomes.relay_failed or",
+        "",
+        f"{TURN}::test_a_relay_that_fails_ends_the_turn_of_all",
+    ),
+    Guard(
+        "what has not begun is put back when no lane is left for it",
+        "P6",
+        "pipeline/turn.py",
+        "if are_all: self._stock.release()",
+        "",
+        f"{SENDING}::test_S01_a_relay_that_is_busy_for_everybody_is_tried_again_soon",
+    ),
+    Guard(
+        "a doorbell that a worker has no thread for is left to others",
+        "P5",
+        "pipeline/process.py",
+        "worker.queue_prefetch = worker.worker_threads",
+        "pass",
+        f"{WORKER}::test_a_worker_leaves_doorbells_that_it_has_no_thread_for_to_others",
+    ),
+    Guard(
+        "a server that asks for content after a refusal is given no dot",
+        "P4",
+        "pipeline/smtp/transaction.py",
+        "return reply.code // 100 != 3 and reply.code != 421",
+        "return True",
+        f"{STAGES}::test_a_server_that_asks_for_content_after_a_refusal_is_given_none",
     ),
 )

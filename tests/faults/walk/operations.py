@@ -12,7 +12,7 @@ import psycopg2
 from dramatiq import Broker
 
 from pipeline import Pipeline, Settings, delivery, notify
-from pipeline.attempting import attempt
+from pipeline.attempting import attempt, mark
 from pipeline.database import connect, init, transaction
 from pipeline.doorbells import Doorbells
 from pipeline.prepared import Prepared as Statements
@@ -23,6 +23,7 @@ from pipeline.scheduling import Schedule
 from pipeline.sending import Sender
 from pipeline.settling import write_outcome
 from pipeline.smtp import Relay, Session, Timeouts
+from pipeline.smtp.dialogue import run
 from pipeline.stacking import run_pass
 from tests.faults.walk.scenes import SCENES, Scene
 from tests.support.installation import QUICK
@@ -126,7 +127,11 @@ def overtaken(prepared: Prepared) -> None:
         run_pass(connection, settings, prepared.doorbells)
         ahead = Ahead(connection)
         ahead.begin([first.subject])
-        result = attempt(Statements(connection), settings, session, ahead, first)
+        statements = Statements(connection)
+        result = run(
+            attempt(settings, session, ahead, first),
+            lambda: mark(statements, settings, [first]).allow(first),
+        )
         with transaction(connection) as cursor:
             assert not isinstance(result, Closing)
             write_outcome(cursor, settings, first, result, relay_pause=timedelta(seconds=1))

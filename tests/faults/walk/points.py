@@ -116,6 +116,8 @@ class Points:
                 return self._around(label, lambda: super(Socket, self).send(data, flags))
 
             def recv(self, size: int, flags: int = 0) -> bytes:
+                # To look whether there is something is no step: how often that is done is chance.
+                super().recv(1, flags | socket.MSG_PEEK)
                 return self._around("smtp recv", lambda: super(Socket, self).recv(size, flags))
 
             def _around(self, label: str, call: Callable[[], T]) -> T:
