@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.bench import Bench, Database
-from benchmarks.measuring import Bars, Finding, number
+from benchmarks.measuring import Bars, Finding, Sample, number, sample
 from benchmarks.processes import sink
 from benchmarks.sending import prepared
 from pipeline import attempting, reading, turn
 from pipeline.database import query, transaction
+from pipeline.delivery import Claimed
+from pipeline.lane import Lane, Phase
 from pipeline.listening import Listener
 from pipeline.sending import Sender
 from pipeline.stacking import Place, claim_parameters
@@ -60,8 +64,8 @@ def database_work(bench: Bench) -> Finding:
     """The senders of a process over some deliveries, counted by the database."""
     mails = bench.sized(2_000, 200)
     counted = {senders: _counted(bench, mails, senders) for senders in TURNS}
-    (commits, wal, syncs, pages), statements = counted[TURNS[-1]]
-    one_commits, one_wal, _, one_pages = counted[1][0]
+    (commits, wal, syncs, pages), statements, windows = counted[TURNS[-1]]
+    (one_commits, one_wal, _, one_pages), _, one_windows = counted[1]
     grouped: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     why = {}
     for calls, wal_bytes, milliseconds, _, text in statements:
@@ -78,7 +82,8 @@ def database_work(bench: Bench) -> Finding:
         found=f"{commits:.2f} commits, {count:.1f} statements, {number(wal)} bytes of WAL with "
         f"{pages:.2f} whole pages among them, without which it is {number(wal - pages * PAGE)}; "
         f"by a sender that is alone {one_commits:.2f} commits and "
-        f"{number(one_wal - one_pages * PAGE)} bytes",
+        f"{number(one_wal - one_pages * PAGE)} bytes. From marker to outcome "
+        f"{_told(windows)} ms, alone {_told(one_windows)} ms",
         reached=None,
         columns=["", "times a mail", "WAL bytes", "ms", "why"],
         rows=[
@@ -95,7 +100,9 @@ def database_work(bench: Bench) -> Finding:
             ]
         ],
         about=f"{mails:,} mails of five notifications by {TURNS[-1]} senders of one process, by "
-        "pg_stat_statements, pg_stat_wal and pg_stat_database. The first change of a page after a "
+        "pg_stat_statements, pg_stat_wal and pg_stat_database. From its marker until its outcome "
+        "is written a mail is uncertain, should its worker die: sharing a transaction must not "
+        "make that longer. The first change of a page after a "
         "checkpoint writes the whole page: after five minutes without one there are few.",
         numbers={
             "commits": commits,
@@ -103,13 +110,44 @@ def database_work(bench: Bench) -> Finding:
             "flushes": syncs,
             "whole_pages": pages,
             "alone": counted[1][0],
+            "window_seconds": {
+                str(senders): {"p50": found.median, "p99": found.percentile(0.99)}
+                for senders, (_, _, found) in counted.items()
+            },
             "statements": dict(grouped),
         },
     )
 
 
-def _counted(bench: Bench, mails: int, senders: int) -> tuple[tuple[float, ...], list[Any]]:
-    """Commits, WAL bytes, flushes and whole pages a mail; and the statements."""
+def _told(windows: Sample) -> str:
+    return f"{windows.median * 1000:.1f} (p99 {windows.percentile(0.99) * 1000:.1f})"
+
+
+@contextmanager
+def _uncertain_for() -> Iterator[list[float]]:
+    """For how many seconds each mail is uncertain: from its marker until its outcome is written."""
+    began: dict[str, float] = {}
+    found: list[float] = []
+    answer, wrote = Lane.answer, turn.Turn._wrote
+
+    def answered(lane: Lane, told: bool) -> None:
+        if lane.phase is Phase.ASKING and told:
+            began[lane.claimed.id] = time.perf_counter()
+        answer(lane, told)
+
+    def written(self: turn.Turn, lanes: Sequence[Lane], settled: Sequence[Claimed]) -> None:
+        now = time.perf_counter()
+        found.extend(now - began.pop(each.id) for each in settled if each.id in began)
+        wrote(self, lanes, settled)
+
+    with patch.object(Lane, "answer", answered), patch.object(turn.Turn, "_wrote", written):
+        yield found
+
+
+def _counted(bench: Bench, mails: int, senders: int) -> tuple[tuple[float, ...], list[Any], Sample]:
+    """Commits, WAL bytes, flushes and whole pages a mail; the statements; and how long each mail
+    was uncertain, in seconds.
+    """
     with (
         sink() as server,
         bench.database(smtp_url=server.url, slice=_long(), senders=senders) as database,
@@ -118,11 +156,12 @@ def _counted(bench: Bench, mails: int, senders: int) -> tuple[tuple[float, ...],
         database.query("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
         database.query("SELECT pg_stat_statements_reset()")
         before = _counters(database)
-        sent = send_together(database, senders)
+        with _uncertain_for() as windows:
+            sent = send_together(database, senders)
         assert sent == mails, sent
         after = _counters(database)
         spent = tuple((b - a) / mails for a, b in zip(before, after, strict=True))
-        return spent, database.query(STATEMENTS)
+        return spent, database.query(STATEMENTS), sample(windows)
 
 
 def send_together(database: Database, senders: int) -> int:
