@@ -26,6 +26,10 @@ SCHEMA_VERSION = 1
 #: No statement of ours may run longer than this, in seconds.
 STATEMENT_TIMEOUT = 120
 
+#: Where several senders wait for a statement it waits no longer for somebody else's lock, such as
+#: a shop's on a row of its own, in milliseconds: the one that is concerned waits by itself.
+LOCK_TIMEOUT = 1_000
+
 #: No transaction of ours may stand idle for longer than this, in seconds: a process that is frozen,
 #: or out of reach, must not keep its locks from the others. The database ends its session.
 IDLE_TIMEOUT = 10.0
@@ -103,7 +107,9 @@ def only_row(cursor: Cursor) -> tuple[Any, ...]:
 
 
 @contextmanager
-def transaction(connection: Connection, *, walks: bool = False) -> Iterator[Cursor]:
+def transaction(
+    connection: Connection, *, walks: bool = False, lock_timeout: int = 0
+) -> Iterator[Cursor]:
     """One transaction, READ COMMITTED, with bounds on each statement's time and between them.
 
     It commits when the block ends and rolls back when it raises. A commit that raises may have
@@ -113,6 +119,8 @@ def transaction(connection: Connection, *, walks: bool = False) -> Iterator[Curs
       connection: In autocommit mode.
       walks: Its statements take the first few rows in the order of an index, and the planner is
         kept to that: see `walk_plan.sql`.
+      lock_timeout: How long a statement waits for somebody else's lock, in milliseconds; 0 for as
+        long as it may run.
     """
     with connection.cursor() as cursor:
         # The isolation is said, since a database or a role may have another default. Statements of
@@ -121,6 +129,7 @@ def transaction(connection: Connection, *, walks: bool = False) -> Iterator[Curs
         cursor.execute(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL jit = off; "
             f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}s'; "
+            f"SET LOCAL lock_timeout = {lock_timeout}; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT * 1000:.0f}ms';"
             + (query("walk_plan") if walks else "")
         )
@@ -145,7 +154,7 @@ _LIMIT = f"statement_timeout = '{STATEMENT_TIMEOUT}s'"
 #: were empty would else read them as a whole, for as long as it is kept.
 SESSION_LIMITS = (
     f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {_ISOLATION}; SET {_LIMIT}; "
-    "SET plan_cache_mode = force_generic_plan; "
+    f"SET lock_timeout = {LOCK_TIMEOUT}; SET plan_cache_mode = force_generic_plan; "
     "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
 )
 

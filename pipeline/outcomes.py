@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from . import delivery
-from .database import Connection, Cursor, Statement, query, transaction
+from .database import LOCK_TIMEOUT, Connection, Cursor, Statement, query, transaction
 from .lane import Lane
 from .prepared import Prepared
 from .reading import Closing
@@ -67,7 +67,7 @@ class Outcomes:
         if isinstance(result, Closing) or self._is_simple(result):
             self.prepared.run(*self.statements([lane]))
             return
-        with transaction(self.connection) as cursor:
+        with transaction(self.connection, lock_timeout=LOCK_TIMEOUT) as cursor:
             pause = self._judge_relay(cursor, lane, result)
             write_outcome(cursor, self.settings, lane.claimed, result, relay_pause=pause)
 

@@ -94,21 +94,9 @@ class Turn:
 
     def lead(self, connection: Connection) -> None:
         """Carry on all lanes, until none is left. One of the threads whose lanes they are does."""
-        self._connection = connection
-        self._prepared = Prepared(connection)
-        self._ahead = Ahead(connection)
-        self._outcomes = Outcomes(connection, self._prepared, self.settings, self.relay)
-        self._stock = Stock(
-            connection,
-            self._prepared,
-            self.settings,
-            keeper=self.keeper,
-            ahead=self._ahead,
-            outcomes=self._outcomes,
-        )
-        self.keeper.start()
         error: BaseException | None = None
         try:
+            self._open(connection)
             try:
                 self._run()
             except psycopg2.Error as broken:
@@ -123,6 +111,21 @@ class Turn:
             for lane in [*self._lanes, *self._coming]:
                 lane.let_go()
                 self._give_up(lane, error)
+
+    def _open(self, connection: Connection) -> None:
+        self._connection = connection
+        self._prepared = Prepared(connection)
+        self._ahead = Ahead(connection)
+        self._outcomes = Outcomes(connection, self._prepared, self.settings, self.relay)
+        self._stock = Stock(
+            connection,
+            self._prepared,
+            self.settings,
+            keeper=self.keeper,
+            ahead=self._ahead,
+            outcomes=self._outcomes,
+        )
+        self.keeper.start()
 
     # -- what is next --------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import psycopg2
 import pytest
 
 from pipeline import settling, stock
+from pipeline.database import connect
 from pipeline.sending import Sender
 from tests.support.installation import Installation
 from tests.support.smtp_server import Rule, ScriptedServer
@@ -118,6 +120,27 @@ def test_one_outcome_that_can_not_be_written_keeps_no_other(
         assert [str(error).splitlines()[0] for error in errors if error] == ["not this one"]
         assert server.accepted_count == 20
     assert installation.states() == {"sent": 19, "transmitting": 1}
+
+
+def test_a_row_that_a_shop_has_locked_keeps_one_sender_and_no_other(
+    installation: Installation,
+) -> None:
+    """The shop's transaction is open while the mail is sent: its outcome waits, by itself."""
+    with ScriptedServer() as server, closing(connect(installation.url)) as shop:
+        prepare(installation, server, 20)
+        shop.autocommit = False
+        with shop.cursor() as cursor:
+            cursor.execute(
+                "SELECT FROM pipeline.email_notification_log WHERE receiver_id = 'p7' FOR UPDATE"
+            )
+        with installation.senders(4) as senders:
+            wait_until(lambda: installation.states().get("sent") == 19, timeout=60)
+            assert installation.states()["transmitting"] == 1
+            shop.rollback()
+        outcomes = [sender.exception() for sender in senders]
+        assert [type(error) for error in outcomes if error] == [psycopg2.errors.LockNotAvailable]
+        assert not server.duplicate_ids()
+    assert installation.states() == {"sent": 20}
 
 
 def test_one_marker_that_can_not_be_set_keeps_no_other(installation: Installation) -> None:

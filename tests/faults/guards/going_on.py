@@ -211,6 +211,14 @@ TURNS = (
         f"{TURN}::test_one_outcome_that_can_not_be_written_keeps_no_other",
     ),
     Guard(
+        "a row that a shop has locked keeps one sender and no other",
+        "P6",
+        "pipeline/database.py",
+        "LOCK_TIMEOUT = 1_000",
+        "LOCK_TIMEOUT = 0",
+        f"{TURN}::test_a_row_that_a_shop_has_locked_keeps_one_sender_and_no_other",
+    ),
+    Guard(
         "a lane that has nothing to do gives its place back, whoever else waits",
         "P6",
         "pipeline/turn.py",
