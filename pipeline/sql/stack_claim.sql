@@ -94,9 +94,16 @@ locked AS MATERIALIZED (
 stack AS MATERIALIZED (
     SELECT
         locked.*,
-        coalesce(waiting.id, gen_random_uuid()) AS delivery_id,
+        coalesce(waiting.id, (clock.beginning || substr(gen_random_uuid()::text, 16))::uuid)
+            AS delivery_id,
         waiting.id IS NOT NULL AS joins
     FROM locked
+    CROSS JOIN (
+        -- Ids begin with the time (RFC 9562, version 7): indexes of them grow at their end, whatever
+        -- is in the tables already, and a chunk writes to a few of their pages and not to all.
+        SELECT substr(ms, 1, 8) || '-' || substr(ms, 9, 4) || '-7' AS beginning
+        FROM lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint), 12, '0') AS ms
+    ) AS clock
     LEFT JOIN LATERAL (
         -- One that a sender is taking at this moment is skipped: it does not wait any more.
         SELECT delivery.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +12,7 @@ from pipeline.database import transaction
 from pipeline.stacking import claim_chunk, run_pass
 from tests.support.installation import Installation
 from tests.support.smtp_server import ScriptedServer
+from tests.support.waiting import wait_until
 
 
 def test_rows_of_one_receiver_and_item_become_one_delivery(installation: Installation) -> None:
@@ -382,3 +384,25 @@ def test_no_chunk_is_compiled_by_the_server(installation: Installation) -> None:
     with transaction(installation.connection) as cursor:
         cursor.execute("SHOW jit")
         assert cursor.fetchone() == ("off",)
+
+
+def test_ids_of_deliveries_begin_with_the_time(installation: Installation) -> None:
+    """Those of a later pass come after all earlier ones, so that indexes grow at their end."""
+    installation.notify_many(20)
+    installation.stack()
+    wait_until(
+        lambda: installation.value(
+            "SELECT clock_timestamp() > max(created_at) + interval '2 ms' FROM pipeline.delivery"
+        )
+    )
+    installation.notify_many(20, items=2)
+    installation.stack()
+    ids = [
+        uuid.UUID(id_)
+        for (id_,) in installation.query(
+            "SELECT id::text FROM pipeline.delivery ORDER BY created_at, id"
+        )
+    ]
+    assert len(set(ids)) >= 40
+    assert ids == sorted(ids)
+    assert {(id_.version, id_.variant) for id_ in ids} == {(7, uuid.RFC_4122)}
