@@ -56,7 +56,8 @@ CHECKS = (
     ("mypy",),
     ("lint-imports", "--no-cache"),
 )
-PYTEST = ("pytest", "-n", "2")
+#: Tests wait for processes more than they compute: three at once on two cores.
+PYTEST = ("pytest", "-n", "3")
 
 
 def main(arguments: list[str]) -> int:
