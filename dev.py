@@ -57,7 +57,7 @@ CHECKS = (
     ("lint-imports", "--no-cache"),
 )
 #: Tests wait for processes more than they compute: three at once on two cores.
-PYTEST = ("pytest", "-n", "3")
+PYTEST = ("pytest", "-n", "3", "--dist", "worksteal")
 
 
 def main(arguments: list[str]) -> int:
