@@ -21,7 +21,7 @@ MEMORY_LIMIT = 100
 def beside(bench: Bench) -> Finding:
     """The same rows alone, beside processed ones, and urgent ones beside those that can wait."""
     rows = bench.sized(50_000, 2_000)
-    many = min(bench.sized(1_000_000, 20_000), bench.most_rows)
+    many = min(bench.sized(5_000_000, 20_000), bench.most_rows)
     costs: dict[str, list[float]] = {"alone": [], "processed": [], "urgent": [], "waiting": []}
     for _ in range(bench.repeat):
         with bench.database() as database:
