@@ -44,11 +44,14 @@ class EndsWithParent(Middleware):
 class FetchesWhatItRuns(Middleware):
     """A worker process fetches no more messages than it has threads, where Dramatiq fetches twice
     as many: a doorbell in the memory of a busy process calls nobody, and another one may be idle.
+
+    But two at the least: dramatiq-pg's consumer sleeps for up to a second when it has all it may
+    have, and the doorbell that a single thread's pass rings is for that thread.
     """
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
         if not QUEUE_PREFETCH:
-            worker.queue_prefetch = worker.worker_threads
+            worker.queue_prefetch = max(worker.worker_threads, 2)
 
 
 class TellsOfStorms(Middleware):
