@@ -141,6 +141,7 @@ class Turn:
                 self._start(startable)
             else:
                 self._mark()
+        self._stock.release()
 
     def _admit(self) -> bool:
         with self._lock:

@@ -122,6 +122,26 @@ def test_one_outcome_that_can_not_be_written_keeps_no_other(
     assert installation.states() == {"sent": 19, "transmitting": 1}
 
 
+def test_what_is_claimed_is_put_back_when_its_only_sender_has_trouble(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome of its first mail can't be written: the rest need not wait for its lease."""
+    monkeypatch.setattr(settling, "PATIENCE", timedelta(0))
+    with ScriptedServer() as server:
+        prepare(installation, server, 10)
+        installation.query(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE 'not today'; END $$"
+        )
+        installation.query(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON pipeline.delivery FOR EACH ROW "
+            "WHEN (NEW.state = 'sent') EXECUTE FUNCTION refuse()"
+        )
+        with pytest.raises(psycopg2.Error, match="not today"):
+            installation.send()
+    assert installation.states() == {"transmitting": 1, "queued": 9}
+
+
 def test_a_row_that_a_shop_has_locked_keeps_one_sender_and_no_other(
     installation: Installation,
 ) -> None:
