@@ -28,8 +28,12 @@ COMMENT ON FUNCTION pipeline.stack_key IS 'Key of the advisory lock on a stack: 
 
 -- What applications write ---------------------------------------------------------------------
 
+-- Ids begin with the time in milliseconds and are random for the rest (RFC 9562, version 7): their
+-- index grows at its end, and what is written and claimed today is not spread all over it.
 CREATE TABLE IF NOT EXISTS pipeline.email_notification_log (
-    id                 uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
+    id                 uuid        PRIMARY KEY DEFAULT (
+        lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
+        || '-7' || substr(gen_random_uuid()::text, 16))::uuid,
     receiver_id        text        NOT NULL,
     triggered_by_id    text,
     entity_name        text        NOT NULL,

@@ -101,8 +101,7 @@ stack AS MATERIALIZED (
     CROSS JOIN (
         -- Ids begin with the time (RFC 9562, version 7): indexes of them grow at their end, whatever
         -- is in the tables already, and a chunk writes to a few of their pages and not to all.
-        SELECT substr(ms, 1, 8) || '-' || substr(ms, 9, 4) || '-7' AS beginning
-        FROM lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint), 12, '0') AS ms
+        SELECT lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint), 12, '0') || '-7' AS beginning
     ) AS clock
     LEFT JOIN LATERAL (
         -- One that a sender is taking at this moment is skipped: it does not wait any more.

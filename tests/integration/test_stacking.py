@@ -386,7 +386,7 @@ def test_no_chunk_is_compiled_by_the_server(installation: Installation) -> None:
         assert cursor.fetchone() == ("off",)
 
 
-def test_ids_of_deliveries_begin_with_the_time(installation: Installation) -> None:
+def test_ids_begin_with_the_time(installation: Installation) -> None:
     """Those of a later pass come after all earlier ones, so that indexes grow at their end."""
     installation.notify_many(20)
     installation.stack()
@@ -395,6 +395,7 @@ def test_ids_of_deliveries_begin_with_the_time(installation: Installation) -> No
             "SELECT clock_timestamp() > max(created_at) + interval '2 ms' FROM pipeline.delivery"
         )
     )
+    first = installation.value("SELECT clock_timestamp()")
     installation.notify_many(20, items=2)
     installation.stack()
     ids = [
@@ -403,6 +404,12 @@ def test_ids_of_deliveries_begin_with_the_time(installation: Installation) -> No
             "SELECT id::text FROM pipeline.delivery ORDER BY created_at, id"
         )
     ]
+    rows = installation.query(
+        "SELECT id FROM pipeline.email_notification_log WHERE created_at > %s "
+        "AND id < ANY (SELECT id FROM pipeline.email_notification_log WHERE created_at < %s)",
+        (first, first),
+    )
+    assert rows == []
     assert len(set(ids)) >= 40
     assert ids == sorted(ids)
     assert {(id_.version, id_.variant) for id_ in ids} == {(7, uuid.RFC_4122)}
