@@ -25,6 +25,9 @@ TOTAL_BYTES = 4 * 1024 * 1024
 #: How many deliveries are read at once at the most.
 MOST = 64
 
+#: How long somebody else's lock on what is read is waited for, mostly a migration's, in ms.
+LOCK_TIMEOUT = 10_000
+
 #: What was read is as good as new for this long, in seconds.
 FRESH = 0.25
 
@@ -151,8 +154,9 @@ class Ahead:
         return self._transaction([first])
 
     def _transaction(self, wanted: Sequence[Subject]) -> dict[str, Stack | Closing]:
-        # A transaction for its bounds on time: recipient and entity may be views of anything.
-        with transaction(self.connection) as cursor:
+        # A transaction for its bounds on time: recipient and entity may be views of anything, and
+        # all senders of the process wait for what one of them reads.
+        with transaction(self.connection, lock_timeout=LOCK_TIMEOUT) as cursor:
             cursor.execute(query("any_plan"))
             return read_stacks(cursor, wanted)
 

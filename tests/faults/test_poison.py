@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 from datetime import timedelta
+from types import ModuleType
 
 import psycopg2
 import pytest
 
-from pipeline import database, delivery
+from pipeline import database, delivery, reading
 from pipeline.database import connect, transaction
 from pipeline.delivery import Claimed
 from pipeline.replies import Outcome, Reply, Scope, Stage
@@ -183,11 +184,23 @@ def test_an_outcome_and_recovery_lock_in_the_same_order(
         other.close()
 
 
+@pytest.mark.parametrize(
+    ("module", "limit", "value", "told"),
+    [
+        (database, "STATEMENT_TIMEOUT", 1, "statement timeout"),
+        (reading, "LOCK_TIMEOUT", 500, "lock timeout"),
+    ],
+)
 def test_P6_a_look_up_that_never_ends_is_given_up(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch
+    installation: Installation,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    limit: str,
+    value: int,
+    told: str,
 ) -> None:
-    """A shop that rebuilds its users' table holds up no sender for longer than the time limit."""
-    monkeypatch.setattr(database, "STATEMENT_TIMEOUT", 1)
+    """A shop that rebuilds its users' table holds up no sender for longer than the time limits."""
+    monkeypatch.setattr(module, limit, value)
     stack(installation, "ann")
     with ScriptedServer() as server:
         installation.set(smtp_url=server.url)
@@ -199,4 +212,4 @@ def test_P6_a_look_up_that_never_ends_is_given_up(
                 cursor.execute("ROLLBACK")
         finally:
             other.close()
-        assert "statement timeout" in installation.delivery()["reason"]
+        assert told in installation.delivery()["reason"]
