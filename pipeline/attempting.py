@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 SAFE_SHARE = 0.8
 
 
-class DatabaseAwayError(Exception):
+class GivenUpError(Exception):
     """Thrown into an attempt that has to end before its dot, since its marker can't be set."""
 
 
@@ -67,7 +67,9 @@ def _attempt(
     except InvalidAddress as error:
         return _prepared(Outcome.FAILED, str(error))
     except Exception as error:
-        if isinstance(error, DatabaseAwayError) or ahead.connection.closed:
+        if isinstance(error, GivenUpError):
+            return abandoned(str(error))
+        if ahead.connection.closed:
             return abandoned(f"the database went away: {error}")
         logger.warning("Delivery %s could not be prepared.", claimed.id, exc_info=True)
         return _prepared(Outcome.DEFERRED, f"{type(error).__name__}: {error}")

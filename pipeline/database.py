@@ -30,6 +30,9 @@ STATEMENT_TIMEOUT = 120
 #: a shop's on a row of its own, in milliseconds: the one that is concerned waits by itself.
 LOCK_TIMEOUT = 1_000
 
+#: The same for what none of them can go on without: the relay's state, their places.
+SHARED_LOCK_TIMEOUT = 10_000
+
 #: No transaction of ours may stand idle for longer than this, in seconds: a process that is frozen,
 #: or out of reach, must not keep its locks from the others. The database ends its session.
 IDLE_TIMEOUT = 10.0
@@ -159,6 +162,13 @@ SESSION_LIMITS = (
 )
 
 
+#: The bounds of a single transaction, in a session that is not ours.
+_HEAD = (
+    f"SET TRANSACTION ISOLATION LEVEL {_ISOLATION}; SET LOCAL {_LIMIT}; "
+    f"SET LOCAL lock_timeout = {LOCK_TIMEOUT};\n"
+)
+
+
 def together(
     connection: Connection, *statements: Statement, limited: bool = False
 ) -> list[tuple[Any, ...]]:
@@ -175,7 +185,7 @@ def together(
     Returns:
       The rows of the last one, if it gives any.
     """
-    head = "" if limited else f"SET TRANSACTION ISOLATION LEVEL {_ISOLATION}; SET LOCAL {_LIMIT};\n"
+    head = "" if limited else _HEAD
     with connection.cursor() as cursor:
         texts = [cursor.mogrify(text, parameters).decode() for text, parameters in statements]
         cursor.execute(head + "\n".join(texts))

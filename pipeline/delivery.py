@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from .database import Connection, Cursor, Statement, query, transaction
+from .database import LOCK_TIMEOUT, Connection, Cursor, Statement, query, transaction
 from .reading import Subject
 from .settlement import Settlement, columns
 
@@ -142,7 +142,7 @@ def closing(claimed: Claimed, *, state: str, reason: str) -> Statement:
 
 def release(connection: Connection, claimed: Claimed) -> None:
     """Put back a delivery whose attempt has not begun."""
-    with transaction(connection) as cursor:
+    with transaction(connection, lock_timeout=LOCK_TIMEOUT) as cursor:
         _make_room(cursor, claimed)
         cursor.execute(query("delivery_release"), claimed.key)
 

@@ -2,6 +2,9 @@
 
 free  ->  begun  ->  talking  ->  asking  ->  talking  ->  ended  ->  free
                                  (the dot?)
+
+free  ->  talking  ->  gone
+          (QUIT)
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ class Phase(Enum):
     ASKING = auto()
     #: It is known how the attempt ended.
     ENDED = auto()
+    #: It has no connection and gets no other.
+    GONE = auto()
 
 
 class Lane:
@@ -54,7 +59,7 @@ class Lane:
       in_window: The dot of what it has in hand was sent, or may have been.
       since: When it began to wait for the server, as of `time.monotonic()`.
       starts_at: What it has in hand is not started before this time, as of `time.monotonic()`.
-      owed: What could not be written, since the database was away.
+      owed: What could not be written.
       error: Why it was given up.
       done: Set when nobody else touches it any more.
     """
@@ -74,12 +79,17 @@ class Lane:
         self.since = 0.0
         self.starts_at = 0.0
         self.owed: tuple[Claimed, Result] | None = None
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.done = threading.Event()
         self._claimed: Claimed | None = None
-        self._dialogue: Dialogue[Result | Closing] | None = None
+        self._dialogue: Dialogue[Result | Closing] | Dialogue[None] | None = None
         self._wait: Wait | None = None
         self._result: Result | Closing | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has something in hand."""
+        return self._claimed is not None
 
     @property
     def claimed(self) -> Claimed:
@@ -110,6 +120,12 @@ class Lane:
         self._dialogue = dialogue
         self._go_on(None)
 
+    def part(self) -> None:
+        """Take leave of the server: nothing more is begun."""
+        self.is_over = True
+        self._dialogue = self.session.goodbye()
+        self._go_on(None)
+
     def answer(self, answer: bool) -> None:
         """Tell the attempt whether what it waited for has come, or whether the dot may be sent."""
         self.in_window = self.in_window or (answer and self.phase is Phase.ASKING)
@@ -128,7 +144,11 @@ class Lane:
                 else self._dialogue.send(told)
             )
         except StopIteration as over:
-            self.end(over.value)
+            if over.value is None:
+                self._dialogue, self._wait = None, None
+                self.phase = Phase.GONE
+            else:
+                self.end(over.value)
             return
         if isinstance(wanted, BeforeDot):
             self.phase = Phase.ASKING
@@ -146,7 +166,7 @@ class Lane:
     def let_go(self) -> None:
         """Have nothing in hand: its outcome is written, or will be by somebody else."""
         if self._dialogue is not None:
-            # An attempt that is not at its end: the session drops its connection.
+            # It is not at its end: the session drops its connection.
             self._dialogue.close()
         self._claimed, self._dialogue, self._wait, self._result = None, None, None, None
         self.in_window = False

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import psycopg2
 
-from .database import boot_clock, connect, query, transaction
+from .database import LOCK_TIMEOUT, boot_clock, connect, query, transaction
 
 logger = logging.getLogger(__name__)
 
@@ -51,17 +51,19 @@ class Keeper:
     def stop(self) -> None:
         """End it, and wait until it has ended."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def hold(self, delivery_id: str, token: str) -> None:
         """Renew this delivery's lease from now on."""
         with self._lock:
             self._held[delivery_id] = token
 
-    def drop(self, delivery_id: str) -> None:
-        """Let this delivery go."""
+    def drop(self, delivery_id: str, token: str) -> None:
+        """Let this delivery go, unless it was claimed anew meanwhile."""
         with self._lock:
-            self._held.pop(delivery_id, None)
+            if self._held.get(delivery_id) == token:
+                del self._held[delivery_id]
 
     def keep(self, slot: int, token: str, *, taken_at: float) -> None:
         """Renew this place from now on; `taken_at` is `boot_clock` before it was taken."""
@@ -97,17 +99,9 @@ class Keeper:
         with self._lock:
             held = dict(self._held)
             places = dict(self._places)
-        before = boot_clock()
-        lost = []
-        with transaction(connection) as cursor:
-            for token, (slot, _) in places.items():
-                cursor.execute(
-                    query("sender_extend"),
-                    {"slot": slot, "token": token, "lease": self.place_lease},
-                )
-                if cursor.rowcount == 0:
-                    lost.append(token)
-            if held:
+        if held:
+            # First and by itself: it waits for no lock, whatever becomes of the places.
+            with transaction(connection) as cursor:
                 cursor.execute(
                     query("delivery_extend"),
                     {
@@ -116,6 +110,16 @@ class Keeper:
                         "lease": self.lease,
                     },
                 )
+        before = boot_clock()
+        lost = []
+        with transaction(connection, lock_timeout=LOCK_TIMEOUT) as cursor:
+            for token, (slot, _) in places.items():
+                cursor.execute(
+                    query("sender_extend"),
+                    {"slot": slot, "token": token, "lease": self.place_lease},
+                )
+                if cursor.rowcount == 0:
+                    lost.append(token)
         with self._lock:
             for token in places.keys() & self._places.keys():
                 slot, _ = self._places[token]

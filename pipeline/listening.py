@@ -36,14 +36,17 @@ class Listener:
         os.close(self._woken)
         os.close(self._waker)
 
-    def listen(self, lanes: Sequence[Lane]) -> bool:
+    def listen(self, lanes: Sequence[Lane], *, is_urged: bool = False) -> bool:
         """Wait as long as there is nothing better to do, and tell lanes what came.
+
+        Parameters:
+          is_urged: There is: don't wait.
 
         Returns:
           Whether a server had something to say, or took too long.
         """
         talking = [lane for lane in lanes if lane.phase is Phase.TALKING]
-        ready = self._ready(talking, self._patience(lanes, talking))
+        ready = self._ready(talking, 0.0 if is_urged else self._patience(lanes, talking))
         now = time.monotonic()
         for lane in talking:
             came = lane in ready

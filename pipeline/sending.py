@@ -1,7 +1,7 @@
 """A sender: what a worker is while it answers a doorbell.
 
 It takes a place, which is the right to one connection to the relay, and joins the turn of its
-process with it, or leads one: see `turn.py`. The thread waits until its lane has nothing to do.
+process with it, or begins one: see `turn.py`. The thread waits until its lane has nothing to do.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
-from .database import Connection, boot_clock, connect, query, transaction
+from .database import SHARED_LOCK_TIMEOUT, Connection, boot_clock, connect, query, transaction
 from .doorbells import Doorbells
 from .lane import Lane, Place
 from .lease import PLACE_LEASE
@@ -65,48 +65,56 @@ class Sender:
         Raises:
           psycopg2.Error: When the database is away. What was in hand is recovered later.
         """
-        with closing(connect(self.url, application_name="pipeline sender")) as connection:
+        with ExitStack() as own:
+            connection = own.enter_context(
+                closing(connect(self.url, application_name="pipeline sender"))
+            )
             place = self._take_place(connection, message_id)
             if place is None:
                 return {}
             lane = Lane(place, self._session(), worker=worker_name(), message_id=message_id)
-            turn, leads = self._join(lane)
-            if leads:
-                self._lead(turn, lane, connection)
+            turn = self._turn_of(lane, connection)
+            if turn.connection is connection:
+                own.pop_all()
         try:
             lane.done.wait()
             lane.session.close()
-            if lane.owed is not None:
-                claimed, result = lane.owed
-                write_outcome_patiently(self.url, self.settings, claimed, result)
-                turn.keeper.drop(claimed.id)
+            self._write_owed(lane, turn)
         finally:
             turn.through(lane)
         if lane.error is not None:
             raise lane.error
         return dict(lane.outcomes)
 
-    def _join(self, lane: Lane) -> tuple[Turn, bool]:
-        """The turn that a lane is in from now on, and whether this thread leads it."""
+    def _turn_of(self, lane: Lane, connection: Connection) -> Turn:
+        """The turn that a lane is in from now on: the one of this process, or a new one."""
         with self._lock:
             if self._turn is not None and self._turn.join(lane):
-                return self._turn, False
-            self._turn = Turn(
+                return self._turn
+            turn = Turn(
+                connection,
                 self.url,
                 self.settings,
                 leave=self._leave,
                 should_stop=self.should_stop,
                 ends_at=lane.place.taken_at + self.settings.slice.total_seconds(),
             )
-            self._turn.join(lane)
-            return self._turn, True
+            turn.join(lane)
+            try:
+                turn.start()
+            except BaseException:
+                turn.through(lane)
+                raise
+            self._turn = turn
+            return turn
 
-    def _lead(self, turn: Turn, lane: Lane, connection: Connection) -> None:
-        try:
-            turn.lead(connection)
-        except BaseException:
-            turn.through(lane)
-            raise
+    def _write_owed(self, lane: Lane, turn: Turn) -> None:
+        if lane.owed is not None:
+            claimed, result = lane.owed
+            try:
+                write_outcome_patiently(self.url, self.settings, claimed, result)
+            finally:
+                turn.keeper.drop(claimed.id, claimed.token)
 
     def _session(self) -> Session:
         settings = self.settings
@@ -150,7 +158,7 @@ class Sender:
           on_trial: The relay, if it was to be tried and was not: somebody else may.
         """
         relay = RelayState.of(self.settings)
-        with transaction(connection, walks=True) as cursor:
+        with transaction(connection, walks=True, lock_timeout=SHARED_LOCK_TIMEOUT) as cursor:
             if any(lane.rest for lane in lanes):
                 cursor.execute(query("doorbells_lock"))
             for lane in lanes:

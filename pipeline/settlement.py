@@ -105,7 +105,12 @@ def settlement_for(
     refund = 0
     outcome = result.outcome
     if outcome is Outcome.ABANDONED:
-        state, reason = "queued", "its sender lost the lease before the final dot"
+        state = "queued"
+        if result.stage is Stage.PREPARE:
+            # Its sender's trouble, not this delivery's: it costs no attempt.
+            refund = 1
+        else:
+            reason = "its sender lost the lease before the final dot"
     elif outcome is Outcome.UNCERTAIN:
         reason = f"may have been received: {reason}"
     elif outcome is Outcome.DEFERRED and result.scope is Scope.RELAY:

@@ -6,13 +6,12 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from datetime import timedelta
 
 import psycopg2
 
 from . import delivery
-from .database import Cursor, Statement, boot_clock, connect, transaction
+from .database import LOCK_TIMEOUT, Cursor, Statement, boot_clock, connect, transaction
 from .delivery import Claimed
 from .replies import Outcome
 from .settings import Settings
@@ -76,16 +75,14 @@ def write_outcome_patiently(url: str, settings: Settings, claimed: Claimed, resu
         settings=settings,
         relay_pause=settings.relay_pause,
     )
-    if result.outcome is Outcome.ABANDONED:
-        # The database's trouble, not this delivery's: it costs no attempt.
-        settlement = replace(settlement, refund=1)
     deadline = boot_clock() + PATIENCE.total_seconds()
     pause = FIRST_PAUSE
     while True:
         try:
             with (
                 closing(connect(url, application_name="pipeline sender")) as connection,
-                transaction(connection) as cursor,
+                # What it has locked it must not keep for long: its lease could not be renewed.
+                transaction(connection, lock_timeout=LOCK_TIMEOUT) as cursor,
             ):
                 delivery.settle(cursor, claimed, settlement)
         except psycopg2.Error as error:

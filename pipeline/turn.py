@@ -1,4 +1,4 @@
-"""A turn: one slice of time in which the senders of a process send, all in one thread.
+"""A turn: one slice of time in which the senders of a process send, in one thread for all.
 
 Each sender has a lane with a connection of its own to the relay; what they need of the database is
 asked for together. Python runs one thread at a time, so a thread for each would gain nothing, and
@@ -12,13 +12,15 @@ time in which an outcome is uncertain is no longer than it would be with a threa
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import psycopg2
 
-from .attempting import DatabaseAwayError, abandoned, attempt, mark
+from .attempting import GivenUpError, abandoned, attempt, mark
 from .database import Connection, boot_clock
 from .delivery import Claimed
 from .lane import Lane, Phase
@@ -32,21 +34,28 @@ from .settings import Settings
 from .smtp import Result
 from .stock import Stock
 
+logger = logging.getLogger(__name__)
+
 #: How many lanes a turn has at the most.
 MOST_LANES = 32
+
+#: So many claims are put back before it is looked again what servers say.
+RELEASED_AT_ONCE = 8
 
 
 class Turn:
     """One slice of time of some senders.
 
     Parameters:
-      leave: Gives a lane's place back, in the transaction of a cursor.
+      connection: The turn's from now on; it is closed at its end.
+      leave: Gives the places of lanes back.
       should_stop: Asked between two mails.
       ends_at: When nothing more is begun, as of `boot_clock`.
     """
 
     def __init__(
         self,
+        connection: Connection,
         url: str,
         settings: Settings,
         *,
@@ -54,7 +63,6 @@ class Turn:
         should_stop: Callable[[], bool],
         ends_at: float,
     ) -> None:
-        self.url = url
         self.settings = settings
         self.should_stop = should_stop
         self.ends_at = ends_at
@@ -68,6 +76,23 @@ class Turn:
         #: How many have joined and are not yet through.
         self._inside = 0
         self._listener = Listener()
+        self.connection = connection
+        self._prepared = Prepared(connection)
+        self._ahead = Ahead(connection)
+        self._outcomes = Outcomes(connection, self._prepared, settings, self.relay)
+        self._stock = Stock(
+            connection,
+            self._prepared,
+            settings,
+            keeper=self.keeper,
+            ahead=self._ahead,
+            outcomes=self._outcomes,
+        )
+        self._thread = threading.Thread(target=self._carry_on, name="pipeline-turn", daemon=True)
+
+    def start(self) -> None:
+        """Carry on all lanes, in a thread of its own, until none is left."""
+        self._thread.start()
 
     def join(self, lane: Lane) -> bool:
         """Have a lane taken into the turn, if it takes any more. See `through`."""
@@ -87,52 +112,47 @@ class Turn:
         self.keeper.leave(lane.place.token)
         with self._lock:
             self._inside -= 1
-            is_last = self._inside == 0 and not self._is_open
+            is_last = self._inside == 0
+            if is_last:
+                self._is_open = False
         if is_last:
+            if self._thread.ident is not None:
+                self._thread.join()
             self.keeper.stop()
             self._listener.close()
 
-    def lead(self, connection: Connection) -> None:
-        """Carry on all lanes, until none is left. One of the threads whose lanes they are does."""
-        error: BaseException | None = None
-        try:
-            self._open(connection)
+    def _carry_on(self) -> None:
+        error: Exception | None = RuntimeError("the turn ended before its time")
+        with closing(self.connection):
             try:
+                self.keeper.start()
                 self._run()
-            except psycopg2.Error as broken:
+                error = None
+            except Exception as broken:
+                logger.warning("The senders of this process stop at once.", exc_info=True)
                 error = broken
-                self._end_without_database(broken)
-        except BaseException as broken:
-            error = broken
-            raise
-        finally:
-            with self._lock:
-                self._is_open = False
-            for lane in [*self._lanes, *self._coming]:
-                lane.let_go()
-                self._give_up(lane, error)
+                self._wind_down(broken)
+            finally:
+                self._end(error)
 
-    def _open(self, connection: Connection) -> None:
-        self._connection = connection
-        self._prepared = Prepared(connection)
-        self._ahead = Ahead(connection)
-        self._outcomes = Outcomes(connection, self._prepared, self.settings, self.relay)
-        self._stock = Stock(
-            connection,
-            self._prepared,
-            self.settings,
-            keeper=self.keeper,
-            ahead=self._ahead,
-            outcomes=self._outcomes,
-        )
-        self.keeper.start()
+    def _end(self, error: Exception | None) -> None:
+        """Let go of what is left: after an orderly end there is nothing."""
+        with self._lock:
+            self._is_open = False
+        for lane in [*self._lanes, *self._coming]:
+            if lane.is_busy:
+                self.keeper.drop(lane.claimed.id, lane.claimed.token)
+                lane.let_go()
+            self._give_up(lane, error)
 
     # -- what is next --------------------------------------------------------------------------
 
     def _run(self) -> None:
         while self._admit():
             self._supply()
-            if not self._lanes or self._listener.listen(self._lanes):
+            if not self._lanes or self._listener.listen(
+                self._lanes, is_urged=self._is_putting_back()
+            ):
                 continue
             if self._in(Phase.ENDED):
                 self._mark()
@@ -160,27 +180,38 @@ class Turn:
     # -- taking up -----------------------------------------------------------------------------
 
     def _goes_on(self) -> bool:
-        return not (self._outcomes.relay_failed or self.should_stop() or self._is_late())
+        return not (
+            self._outcomes.relay_failed
+            or self._stock.trouble
+            or self.should_stop()
+            or self._is_late()
+        )
 
     def _is_late(self) -> bool:
         return boot_clock() >= self.ends_at
 
+    def _is_putting_back(self) -> bool:
+        return len(self._stock) > 0 and not self._goes_on()
+
     def _supply(self) -> None:
-        """Give free lanes something to do, or their places back."""
-        free = self._in(Phase.FREE)
-        if not free:
-            return
+        """Give free lanes something to do, or have them leave."""
         if not self._goes_on():
-            self._stock.release()
-            self._retire(free)
-            return
+            self._stock.release(RELEASED_AT_ONCE)
+        if free := self._in(Phase.FREE):
+            self._part(self._without_work(free))
+        if gone := self._in(Phase.GONE):
+            self._retire(gone)
+
+    def _without_work(self, free: Sequence[Lane]) -> list[Lane]:
+        """Give lanes something to do, as far as there is. Those for which there won't be."""
+        if not self._goes_on():
+            return list(free)
         able = [lane for lane in free if self._is_able(lane)]
-        over = [lane for lane in free if lane not in able]
-        is_tried = self._outcomes.is_probe and len(free) < len(self._lanes)
+        # While the relay is on trial with one, the others wait for what comes of it.
+        is_tried = self._outcomes.is_probe and any(lane.is_busy for lane in self._lanes)
         if able and not is_tried and not self._stock.supply(able, self._lanes):
-            over = free
-        if over:
-            self._retire(over)
+            return self._in(Phase.FREE)
+        return [lane for lane in free if lane not in able]
 
     def _is_able(self, lane: Lane) -> bool:
         """Whether something more may be begun in a lane."""
@@ -202,7 +233,7 @@ class Turn:
         try:
             markers = mark(self._prepared, self.settings, [lane.claimed for lane in asking])
         except psycopg2.Error:
-            if self._connection.closed:
+            if self.connection.closed:
                 raise
             self._mark_each(asking)
             return
@@ -215,7 +246,7 @@ class Turn:
             try:
                 markers = mark(self._prepared, self.settings, [lane.claimed])
             except psycopg2.Error as error:
-                if self._connection.closed:
+                if self.connection.closed:
                     raise
                 lane.throw(error)
             else:
@@ -241,7 +272,7 @@ class Turn:
         try:
             rows = self._prepared.run(*statements)
         except psycopg2.Error:
-            if self._connection.closed:
+            if self.connection.closed:
                 raise
             # One of them can't be written: that must be the trouble of that one alone.
             self._stock.put_back(following)
@@ -256,7 +287,7 @@ class Turn:
         try:
             self._outcomes.write(lane)
         except psycopg2.Error as error:
-            if self._connection.closed:
+            if self.connection.closed:
                 raise
             self._owe(lane, error)
             return
@@ -268,49 +299,67 @@ class Turn:
             name = result.outcome.value if isinstance(result, Result) else result.state
             lane.outcomes[name] += 1
             lane.let_go()
-            self.keeper.drop(claimed.id)
+            self.keeper.drop(claimed.id, claimed.token)
 
     # -- leaving -------------------------------------------------------------------------------
 
-    def _retire(self, lanes: Sequence[Lane]) -> None:
-        """Give back the places of lanes that have nothing to do, and what none is left for."""
-        are_all = len(lanes) == len(self._lanes)
-        if are_all:
+    def _part(self, lanes: Sequence[Lane]) -> None:
+        """Have lanes take leave of the relay; what no lane is left for is put back."""
+        for lane in lanes:
+            lane.is_over = True
+        if lanes and all(lane.is_over for lane in self._lanes):
             self._stock.release()
+        for lane in lanes:
+            lane.part()
+
+    def _retire(self, lanes: Sequence[Lane]) -> None:
+        """Give back the places of lanes that have no connection any more."""
+        are_all = len(lanes) == len(self._lanes)
         on_trial = self.relay if are_all and self._outcomes.is_probe else None
-        self._leave(self._connection, lanes, on_trial)
+        error = self._stock.trouble
+        try:
+            self._leave(self.connection, lanes, on_trial)
+        except psycopg2.Error as broken:
+            if self.connection.closed:
+                raise
+            # Then they are free when their leases are over.
+            error = broken
         for lane in lanes:
             self._lanes.remove(lane)
-            lane.done.set()
+            self._give_up(lane, error)
 
-    def _owe(self, lane: Lane, error: BaseException) -> None:
+    def _owe(self, lane: Lane, error: Exception) -> None:
         """Its outcome can't be written now: that is left to its own thread."""
         if isinstance(lane.result, Result):
             lane.owed = lane.claimed, lane.result
         else:
-            self.keeper.drop(lane.claimed.id)
+            self.keeper.drop(lane.claimed.id, lane.claimed.token)
         lane.let_go()
         self._lanes.remove(lane)
         self._give_up(lane, error)
 
-    def _give_up(self, lane: Lane, error: BaseException | None) -> None:
+    def _give_up(self, lane: Lane, error: Exception | None) -> None:
         lane.error = error
         lane.done.set()
 
-    def _end_without_database(self, error: psycopg2.Error) -> None:
-        """What can't be marked any more was not sent; for what was sent the reply is waited for."""
+    def _wind_down(self, error: Exception) -> None:
+        """End at once. What has no marker was not sent; for what was sent the reply is waited for,
+        and all that is known is written by the threads of the lanes, over other connections.
+        """
         with self._lock:
             self._is_open = False
             self._lanes += self._coming
             self._coming = []
-        for lane in self._in(Phase.FREE):
-            self._lanes.remove(lane)
-            self._give_up(lane, error)
+        self._stock.abandon()
         for lane in list(self._lanes):
-            if lane.phase is Phase.BEGUN:
-                lane.end(abandoned(f"the database went away: {error}"))
+            if not lane.is_busy:
+                self._lanes.remove(lane)
+                lane.let_go()
+                self._give_up(lane, error)
+            elif lane.phase is Phase.BEGUN:
+                lane.end(abandoned(f"its sender had to stop: {error}"))
             elif lane.phase is Phase.ASKING or (lane.phase is Phase.TALKING and not lane.in_window):
-                lane.throw(DatabaseAwayError(str(error)))
+                lane.throw(GivenUpError(f"its sender had to stop: {error}"))
         while True:
             for lane in self._in(Phase.ENDED):
                 self._owe(lane, error)

@@ -189,7 +189,7 @@ class Session:
         if wire is None:
             return None
         if self._message_count >= self.messages_per_session:
-            yield from self._goodbye()
+            yield from self.goodbye()
             return None
         try:
             idle = time.monotonic() - self._used_at
@@ -229,14 +229,17 @@ class Session:
 
     def close(self) -> None:
         """Says QUIT and closes. Never raises."""
-        run(self._goodbye())
+        run(self.goodbye())
 
-    def _goodbye(self) -> Dialogue[None]:
-        if self._wire is not None:
-            deadline = time.monotonic() + min(QUIT_TIMEOUT, self.timeouts.command)
-            with contextlib.suppress(WireError):
-                yield from self._wire.command("QUIT", deadline)
-        self._drop()
+    def goodbye(self) -> Dialogue[None]:
+        """`close` as a dialogue. If it is closed before its end, so is the connection."""
+        try:
+            if self._wire is not None:
+                deadline = time.monotonic() + min(QUIT_TIMEOUT, self.timeouts.command)
+                with contextlib.suppress(WireError):
+                    yield from self._wire.command("QUIT", deadline)
+        finally:
+            self._drop()
 
     def _drop(self) -> None:
         """Closes without a word."""

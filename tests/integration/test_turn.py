@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
-from contextlib import closing
 from datetime import timedelta
-from typing import Any
 
-import psycopg2
 import pytest
 
-from pipeline import settling, stock
-from pipeline.database import connect
+from pipeline import stock
 from pipeline.sending import Sender
+from pipeline.smtp import session
 from tests.support.installation import Installation
 from tests.support.smtp_server import Rule, ScriptedServer
+from tests.support.turns import IN_USE, prepare, total
 from tests.support.waiting import wait_until
 
 #: The transaction that wrote each delivery's state last.
 WRITTEN_BY = "SELECT count(DISTINCT xmin::text) FROM pipeline.delivery WHERE state = %s"
-
-IN_USE = "SELECT count(*) FROM pipeline.sender WHERE token IS NOT NULL"
-
-
-def total(senders: list[Future[dict[str, int]]], outcome: str) -> int:
-    return sum(sender.result().get(outcome, 0) for sender in senders)
-
-
-def prepare(installation: Installation, server: ScriptedServer, mails: int, **changes: Any) -> None:
-    installation.set(smtp_url=server.url, senders=4, **changes)
-    installation.notify_many(mails)
-    installation.stack()
 
 
 @pytest.mark.parametrize("extensions", [(), ("PIPELINING",)])
@@ -98,119 +83,6 @@ def test_a_sender_that_comes_later_joins(installation: Installation) -> None:
     assert set(installation.states()) == {"sent"}
 
 
-def test_one_outcome_that_can_not_be_written_keeps_no_other(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trigger refuses one delivery: its sender tells, the others' outcomes are written."""
-    monkeypatch.setattr(settling, "PATIENCE", timedelta(0))
-    with ScriptedServer([Rule("dot", hold="gate", times=4)]) as server:
-        prepare(installation, server, 20)
-        installation.query(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE 'not this one'; END $$"
-        )
-        installation.query(
-            "CREATE TRIGGER refuse BEFORE UPDATE ON pipeline.delivery FOR EACH ROW "
-            "WHEN (NEW.state = 'sent' AND NEW.receiver_id = 'p7') EXECUTE FUNCTION refuse()"
-        )
-        with installation.senders(4) as senders:
-            server.wait_until_held("gate", count=4)
-            server.release("gate")
-        errors = [sender.exception() for sender in senders]
-        assert [str(error).splitlines()[0] for error in errors if error] == ["not this one"]
-        assert server.accepted_count == 20
-    assert installation.states() == {"sent": 19, "transmitting": 1}
-
-
-def test_what_is_claimed_is_put_back_when_its_only_sender_has_trouble(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The outcome of its first mail can't be written: the rest need not wait for its lease."""
-    monkeypatch.setattr(settling, "PATIENCE", timedelta(0))
-    with ScriptedServer() as server:
-        prepare(installation, server, 10)
-        installation.query(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE 'not today'; END $$"
-        )
-        installation.query(
-            "CREATE TRIGGER refuse BEFORE UPDATE ON pipeline.delivery FOR EACH ROW "
-            "WHEN (NEW.state = 'sent') EXECUTE FUNCTION refuse()"
-        )
-        with pytest.raises(psycopg2.Error, match="not today"):
-            installation.send()
-    assert installation.states() == {"transmitting": 1, "queued": 9}
-
-
-def test_a_row_that_a_shop_has_locked_keeps_one_sender_and_no_other(
-    installation: Installation,
-) -> None:
-    """The shop's transaction is open while the mail is sent: its outcome waits, by itself."""
-    with ScriptedServer() as server, closing(connect(installation.url)) as shop:
-        prepare(installation, server, 20)
-        shop.autocommit = False
-        with shop.cursor() as cursor:
-            cursor.execute(
-                "SELECT FROM pipeline.email_notification_log WHERE receiver_id = 'p7' FOR UPDATE"
-            )
-        with installation.senders(4) as senders:
-            wait_until(lambda: installation.states().get("sent") == 19, timeout=60)
-            assert installation.states()["transmitting"] == 1
-            shop.rollback()
-        outcomes = [sender.exception() for sender in senders]
-        assert [type(error) for error in outcomes if error] == [psycopg2.errors.LockNotAvailable]
-        assert not server.duplicate_ids()
-    assert installation.states() == {"sent": 20}
-
-
-def test_one_marker_that_can_not_be_set_keeps_no_other(installation: Installation) -> None:
-    """A trigger refuses one delivery: that one is tried again later, the others are sent."""
-    with ScriptedServer([Rule("rcpt", hold="gate", times=4)]) as server:
-        prepare(installation, server, 20)
-        installation.query(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE 'not this one'; END $$"
-        )
-        installation.query(
-            "CREATE TRIGGER refuse BEFORE UPDATE ON pipeline.delivery FOR EACH ROW "
-            "WHEN (NEW.state = 'transmitting' AND NEW.receiver_id = 'p7') "
-            "EXECUTE FUNCTION refuse()"
-        )
-        with installation.senders(4) as senders:
-            server.wait_until_held("gate", count=4)
-            server.release("gate")
-        assert (total(senders, "sent"), total(senders, "deferred")) == (19, 1)
-        assert server.accepted_count == 19
-    assert installation.states() == {"sent": 19, "deferred": 1}
-
-
-def test_a_database_that_goes_away_takes_only_what_was_not_sent(
-    installation: Installation,
-) -> None:
-    """Four senders: two wait for the reply to the dot, two have not come as far. The replies are
-    written over new connections; the others cost no attempt and are sent later, once."""
-    rules = [Rule("reply", hold="reply", times=2), Rule("rcpt", hold="rcpt", skip=2, times=2)]
-    with ScriptedServer(rules) as server:
-        prepare(installation, server, 4)
-        with installation.senders(4) as senders:
-            server.wait_until_held("reply", count=2)
-            server.wait_until_held("rcpt", count=2)
-            installation.query(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND application_name = 'pipeline sender'"
-            )
-            server.release("rcpt")
-            wait_until(lambda: sum(sender.done() for sender in senders) == 2, timeout=30)
-            server.release("reply")
-        assert all(isinstance(sender.exception(), psycopg2.Error) for sender in senders)
-        assert installation.states() == {"sent": 2, "queued": 2}
-        assert installation.value("SELECT sum(attempt_count) FROM pipeline.delivery") == 2
-        installation.query("UPDATE pipeline.sender SET lease_expires_at = now()")
-        assert installation.send() == {"sent": 2}
-        assert server.accepted_count == 4
-        assert not server.duplicate_ids()
-
-
 def test_a_relay_that_fails_ends_the_turn_of_all(installation: Installation) -> None:
     """One is told that its disk is full: the others send what they have in hand, and no more."""
     rules = [
@@ -227,6 +99,99 @@ def test_a_relay_that_fails_ends_the_turn_of_all(installation: Installation) -> 
     assert set(installation.states()) == {"sent", "deferred", "queued"}
     assert installation.value("SELECT failure_count FROM pipeline.relay") == 1
     assert installation.value(IN_USE) == 0
+
+
+def test_a_place_is_given_back_after_its_connection(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the relay has not said goodbye nobody else may connect to it; others go on."""
+    monkeypatch.setattr(session, "QUIT_TIMEOUT", 120.0)
+    rules = [Rule("reply", hold="reply", times=1), Rule("quit", hold="quit", times=1)]
+    with ScriptedServer(rules) as server:
+        prepare(installation, server, 20)
+        with installation.senders(2) as senders:
+            server.wait_until_held("reply")
+            server.wait_until_held("quit")
+            assert installation.value(IN_USE) == 2
+            server.release("quit")
+            wait_until(lambda: installation.value(IN_USE) == 1, timeout=30)
+            server.release("reply")
+        assert total(senders, "sent") == server.accepted_count == 20
+    assert installation.value(IN_USE) == 0
+
+
+def test_the_first_of_the_senders_gives_its_connection_back_like_the_others(
+    installation: Installation,
+) -> None:
+    """The one that began the turn is through, another one waits: a third may take its place."""
+    rules = [Rule("dot", hold="first", times=1), Rule("dot", hold="second", times=1)]
+    with ScriptedServer(rules) as server:
+        prepare(installation, server, 1, senders=2)
+        sender = Sender(installation.url, installation.settings, installation.doorbells)
+        threads = [threading.Thread(target=sender.answer) for _ in range(2)]
+        threads[0].start()
+        server.wait_until_held("first")
+        installation.notify_many(1, items=2)
+        installation.stack()
+        threads[1].start()
+        server.wait_until_held("second")
+        server.release("first")
+        threads[0].join(120)
+        assert installation.value(IN_USE) == server.open_connection_count == 1
+        installation.notify_many(1, items=3)
+        installation.stack()
+        assert installation.send()["sent"] >= 1
+        server.release("second")
+        threads[1].join(120)
+        assert server.most_connections == 2
+    assert set(installation.states()) == {"sent"}
+
+
+def test_what_is_put_back_calls_other_senders(installation: Installation) -> None:
+    """The relay has enough connections of others: what was claimed is due again before the only
+    sender of this process leaves, so that it is counted when doorbells are rung."""
+    with ScriptedServer([Rule("connect", reply="421 4.3.2 Too busy")]) as server:
+        prepare(installation, server, 20)
+        installation.query(
+            "INSERT INTO pipeline.sender (slot, token, lease_expires_at) "
+            "VALUES (1, gen_random_uuid(), now() + interval '1 hour')"
+        )
+        # The other one is busy: mail has waited for long.
+        installation.query(
+            "UPDATE pipeline.delivery SET next_attempt_at = now() - interval '1 minute'"
+        )
+        installation.query("DELETE FROM pipeline.doorbell")
+        installation.query("DELETE FROM dramatiq.queue")
+        assert installation.send() == {"deferred": 1}
+    assert installation.states() == {"deferred": 1, "queued": 19}
+    assert installation.messages() > 0
+
+
+@pytest.mark.parametrize("ends", ["stopped", "late"])
+def test_what_has_not_begun_is_put_back_though_all_lanes_wait_for_servers(
+    installation: Installation, ends: str
+) -> None:
+    """At the end of the slice, or when the worker is being stopped, others may send it."""
+    stopping = threading.Event()
+    with ScriptedServer([Rule("reply", hold="gate", times=1)]) as server:
+        prepare(
+            installation,
+            server,
+            20,
+            slice=timedelta(seconds=1) if ends == "late" else timedelta(hours=1),
+        )
+        sending = threading.Thread(
+            target=installation.send, kwargs={"should_stop": stopping.is_set}
+        )
+        sending.start()
+        server.wait_until_held("gate")
+        if ends == "stopped":
+            assert installation.states() == {"transmitting": 1, "sending": 19}
+            stopping.set()
+        wait_until(lambda: installation.states() == {"transmitting": 1, "queued": 19}, timeout=30)
+        server.release("gate")
+        sending.join(120)
+    assert installation.states() == {"sent": 1, "queued": 19}
 
 
 @pytest.mark.parametrize(("look_back", "place"), [(0.0, 4), (3600.0, 7)])

@@ -51,6 +51,18 @@ def test_relay_trouble_gives_the_attempt_back() -> None:
     assert settlement.delay == timedelta(seconds=7)
 
 
+@pytest.mark.parametrize(("stage", "refund"), [(Stage.PREPARE, 1), (Stage.DATA, 0)])
+def test_only_what_its_sender_could_not_go_on_with_gives_the_attempt_back(
+    stage: Stage, refund: int
+) -> None:
+    """A lease that is lost each time would else be tried for ever."""
+    result = Result(Outcome.ABANDONED, Scope.MESSAGE, stage, error="stopped")
+    settlement = settlement_for(
+        result, attempt_count=1, settings=SETTINGS, relay_pause=timedelta(seconds=7)
+    )
+    assert (settlement.state, settlement.refund) == ("queued", refund)
+
+
 def test_the_last_attempt_fails() -> None:
     """The reply that ended it stays readable."""
     settlement = settled(Outcome.DEFERRED, attempt_count=3)
