@@ -17,6 +17,7 @@ from psycopg2 import extensions
 from pipeline.embedded import EmbeddedPostgres
 from tests.support.installation import Installation
 from tests.support.postgres import fresh_database, make_template
+from tests.support.smtp_server import ScriptedServer
 
 # The same examples in every run, however busy the machine is. `HYPOTHESIS_PROFILE=explore` looks
 # for new ones.
@@ -38,6 +39,15 @@ def _no_settings_from_outside() -> None:
 def _no_global_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test find the global broker of another one that ran before it."""
     monkeypatch.setattr("dramatiq.broker.global_broker", None)
+
+
+@pytest.fixture(params=["one by one", "at once"])
+def commands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How SMTP servers of the test take commands: one at a time, or several (PIPELINING)."""
+    if request.param == "at once":
+        offered = [*ScriptedServer.default_extensions, "PIPELINING"]
+        monkeypatch.setattr(ScriptedServer, "default_extensions", offered)
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

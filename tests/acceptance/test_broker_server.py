@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +21,9 @@ from tests.support.postgres import execute
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
+
+#: What a worker writes when the server is gone.
+LOST = "lost the consumers' session"
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def test_a_restart_of_postgres_loses_nothing(
     with mended_broker(url) as broker:
         record = actor(broker, lambda *_: None, actor_name="record")
         slow = actor(broker, lambda *_: None, actor_name="slow")
-        with worker(url, tmp_path / "a", threads=4), worker(url, tmp_path / "b", threads=4):
+        with worker(url, tmp_path / "a", threads=4) as one, worker(url, tmp_path / "b", threads=4):
             slow.send(4, "long")
             for round_number in range(2):
                 for _ in range(300):
@@ -52,9 +54,12 @@ def test_a_restart_of_postgres_loses_nothing(
                     total += 1
                 pid = server.pid
                 assert pid is not None
+                lost = one.text().count(LOST)
                 os.kill(pid, ending)
                 wait_until(lambda: server.pid is None, timeout=20, message="it has stopped")
-                time.sleep(0.5 * round_number)
+                if round_number:
+                    # Long enough for a worker to find out.
+                    wait_until(lambda: one.text().count(LOST) > lost, timeout=20)  # noqa: B023
                 server.start()
             record.send("after")
             wait_until(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-import threading
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -77,26 +76,17 @@ def test_P4_what_was_handed_over_is_never_taken_back(
     installation.notify_many(100)
     os.kill(installation.value(WAL_WRITER), signal.SIGSTOP)
     installation.stack()
-    errors: list[Exception] = []
-
-    def send() -> None:
-        try:
-            installation.send()
-        except psycopg2.Error as error:
-            errors.append(error)
 
     with ScriptedServer([Rule("dot", hold="gate", times=1)]) as relay:
         installation.set(smtp_url=relay.url)
-        sending = threading.Thread(target=send)
-        sending.start()
-        relay.wait_until_held("gate")
-        server.crash()
-        after = back(installation)
-        assert after.value("SELECT count(*) FROM pipeline.delivery") == 100
-        assert after.states()["transmitting"] == 1
-        relay.release("gate")
-        sending.join(60)
-        assert errors
+        with installation.senders(1) as senders:
+            relay.wait_until_held("gate")
+            server.crash()
+            after = back(installation)
+            assert after.value("SELECT count(*) FROM pipeline.delivery") == 100
+            assert after.states()["transmitting"] == 1
+            relay.release("gate")
+        assert isinstance(senders[0].exception(), psycopg2.Error)
         wait_until(lambda: after.states().get("sent") == 1, timeout=60)
         after.query("UPDATE pipeline.sender SET lease_expires_at = now()")
 

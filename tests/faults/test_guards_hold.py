@@ -301,24 +301,14 @@ def test_a_reply_that_was_read_is_written_although_the_connection_broke(
     with ScriptedServer([Rule("reply", hold="gate")]) as server:
         installation.set(smtp_url=server.url)
         stack_one(installation)
-        errors: list[Exception] = []
-
-        def send() -> None:
-            try:
-                installation.send()
-            except psycopg2.Error as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        server.wait_until_held("gate")
-        installation.query(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND application_name = 'pipeline sender'"
-        )
-        server.release("gate")
-        thread.join(timeout=20)
-    assert len(errors) == 1
+        with installation.senders(1) as senders:
+            server.wait_until_held("gate")
+            installation.query(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name = 'pipeline sender'"
+            )
+            server.release("gate")
+        assert isinstance(senders[0].exception(), psycopg2.Error)
     assert installation.states() == {"sent": 1}
     assert [each[3] for each in installation.attempts()] == ["sent"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from dramatiq import group, pipeline
+from dramatiq import Worker, group, pipeline
 from dramatiq.common import current_millis
 from dramatiq.errors import QueueJoinTimeout, RateLimitExceeded, Retry
 from dramatiq.middleware import (
@@ -543,14 +543,17 @@ def test_stopping_finishes_what_runs_and_puts_back_the_rest(
 ) -> None:
     """After a graceful stop what was running is done, what waited in memory is queued, unlocked."""
 
+    workers: list[Worker] = []
+
     def slow(x: int) -> None:
         ran.append(x)
-        time.sleep(0.5)
+        wait_until(lambda: workers and not any(thread.running for thread in workers[0].workers))
 
     slow_actor = actor(broker, slow)
     for i in range(10):
         slow_actor.send(i)
-    with running_worker(broker, threads=2):
+    with running_worker(broker, threads=2) as worker:
+        workers.append(worker)
         wait_until(lambda: len(ran) == 2)
     states = [m[1] for m in messages(url).values()]
     assert states.count("done") == len(ran)
@@ -591,7 +594,7 @@ def test_a_message_sent_again_while_it_runs_runs_again(
         nonlocal running
         running += 1
         ran.append((x, running))
-        time.sleep(0.3)
+        stays_true(lambda: running == 1, 0.3)
         running -= 1
 
     note_actor = actor(broker, note)

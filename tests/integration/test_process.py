@@ -21,7 +21,7 @@ def child(parent):
     Path(sys.argv[1]).write_text(str(os.getpid()))
     end_with_parent()
     Path(sys.argv[2]).touch()
-    time.sleep(600)
+    signal.pause()
 
 multiprocessing.get_context("fork").Process(target=child, args=(os.getpid(),)).start()
 os.kill(os.getpid(), signal.SIGKILL)

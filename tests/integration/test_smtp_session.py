@@ -11,14 +11,7 @@ from tests.support.smtp_client import QUICK, send, session
 from tests.support.smtp_server import Rule, ScriptedServer
 from tests.support.waiting import wait_until
 
-
-@pytest.fixture(autouse=True, params=["one by one", "at once"])
-def commands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test with a server that takes one command at a time, and one that takes several."""
-    if request.param == "at once":
-        offered = [*ScriptedServer.default_extensions, "PIPELINING"]
-        monkeypatch.setattr(ScriptedServer, "default_extensions", offered)
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("commands")
 
 
 def test_S09_one_login_serves_all_messages_of_a_session() -> None:

@@ -17,14 +17,7 @@ from tests.support.smtp_client import CONTENT, QUICK, send, send_once, session
 from tests.support.smtp_rules import Stage as ServerStage
 from tests.support.smtp_server import Rule, ScriptedServer
 
-
-@pytest.fixture(autouse=True, params=["one by one", "at once"])
-def commands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test with a server that takes one command at a time, and one that takes several."""
-    if request.param == "at once":
-        offered = [*ScriptedServer.default_extensions, "PIPELINING"]
-        monkeypatch.setattr(ScriptedServer, "default_extensions", offered)
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("commands")
 
 
 def sent_to(*rules: Rule, content: bytes = CONTENT) -> tuple[Result, ScriptedServer]:

@@ -63,12 +63,15 @@ database.init(connection)
 connection.commit()
 cursor = connection.cursor()
 cursor.execute("SELECT count(*) FROM pipeline.email_notification_log")
-assert cursor.fetchone() == (0,)
+print(cursor.fetchone())
 """
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, installed, empty_database_url],
         cwd=installed.parent,
         env=os.environ | {"PYTHONPATH": str(installed)},
-        check=True,
-        timeout=60,
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
     )
+    assert (done.returncode, done.stdout) == (0, "(0,)\n"), done.stderr
