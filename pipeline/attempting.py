@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from . import delivery
-from .database import boot_clock, holds_any_text
+from .database import Connection, boot_clock, holds_any_text
 from .delivery import Claimed
 from .prepared import Prepared
 from .preparing import prepare
-from .reading import Ahead, Closing
+from .reading import Closing, Stack, Subject
 from .rendering import InvalidAddress
 from .replies import Outcome, Scope, Stage, storable
 from .settings import Settings
@@ -29,19 +30,32 @@ logger = logging.getLogger(__name__)
 SAFE_SHARE = 0.8
 
 
+class Source(Protocol):
+    """Gives what a mail is made of: `reading.Ahead`, or `reader.WasRead`.
+
+    Attributes:
+      connection: Of the sender.
+    """
+
+    @property
+    def connection(self) -> Connection: ...
+
+    def stack(self, wanted: Subject) -> Stack | Closing: ...
+
+
 class GivenUpError(Exception):
     """Thrown into an attempt that has to end before its dot, since its marker can't be set."""
 
 
 def attempt(
-    settings: Settings, session: Session, ahead: Ahead, claimed: Claimed
+    settings: Settings, session: Session, source: Source, claimed: Claimed
 ) -> Dialogue[Result | Closing]:
     """Try to send a delivery whose attempt has begun.
 
     Before the dot it asks `smtp.BeforeDot`: see `mark`.
 
     Parameters:
-      ahead: Reads the chunk that the delivery is in.
+      source: Of what the mail is made of.
 
     Returns:
       How it ended, or why no mail is needed. An error of ours in making the mail is a deferral of
@@ -49,18 +63,18 @@ def attempt(
       sent. Its texts are such that the database can hold them: an outcome that could not be written
       would become uncertain.
     """
-    result = yield from _attempt(settings, session, ahead, claimed)
-    if isinstance(result, Closing) or holds_any_text(ahead.connection):
+    result = yield from _attempt(settings, session, source, claimed)
+    if isinstance(result, Closing) or holds_any_text(source.connection):
         return result
     return result.in_ascii()
 
 
 def _attempt(
-    settings: Settings, session: Session, ahead: Ahead, claimed: Claimed
+    settings: Settings, session: Session, source: Source, claimed: Claimed
 ) -> Dialogue[Result | Closing]:
     try:
         subject = claimed.subject
-        mail = prepare(settings, subject, ahead.stack(subject), message_id=claimed.message_id)
+        mail = prepare(settings, subject, source.stack(subject), message_id=claimed.message_id)
         if isinstance(mail, Closing):
             return mail
         return (yield from session.dialogue(mail.envelope_from, mail.envelope_to, mail.content))
@@ -69,7 +83,7 @@ def _attempt(
     except Exception as error:
         if isinstance(error, GivenUpError):
             return abandoned(str(error))
-        if ahead.connection.closed:
+        if source.connection.closed:
             return abandoned(f"the database went away: {error}")
         logger.warning("Delivery %s could not be prepared.", claimed.id, exc_info=True)
         return _prepared(Outcome.DEFERRED, f"{type(error).__name__}: {error}")

@@ -59,6 +59,7 @@ class Lane:
       in_window: The dot of what it has in hand was sent, or may have been.
       since: When it began to wait for the server, as of `time.monotonic()`.
       starts_at: What it has in hand is not started before this time, as of `time.monotonic()`.
+      is_reading: What it has in hand is being read beside.
       owed: What could not be written.
       error: Why it was given up.
       done: Set when nobody else touches it any more.
@@ -78,6 +79,7 @@ class Lane:
         self.in_window = False
         self.since = 0.0
         self.starts_at = 0.0
+        self.is_reading = False
         self.owed: tuple[Claimed, Result] | None = None
         self.error: Exception | None = None
         self.done = threading.Event()
@@ -113,6 +115,7 @@ class Lane:
         """Take a delivery in hand whose attempt has begun."""
         self._claimed = claimed
         self.starts_at = starts_at
+        self.is_reading = False
         self.phase = Phase.BEGUN
 
     def start(self, dialogue: Dialogue[Result | Closing]) -> None:

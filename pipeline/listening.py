@@ -7,6 +7,7 @@ import os
 import select
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from .lane import Lane, Phase
 
@@ -29,7 +30,8 @@ class Listener:
 
     def wake(self) -> None:
         """Have it look up."""
-        os.write(self._waker, b"!")
+        with suppress(BlockingIOError):
+            os.write(self._waker, b"!")
 
     def close(self) -> None:
         """Give back what it has of the system."""
@@ -66,7 +68,9 @@ class Listener:
         if any(left > 0 for left in window):
             return max(window)
         phases = {lane.phase for lane in lanes}
-        starts = [lane.starts_at for lane in lanes if lane.phase is Phase.BEGUN]
+        starts = [
+            lane.starts_at for lane in lanes if lane.phase is Phase.BEGUN and not lane.is_reading
+        ]
         if Phase.ENDED in phases or any(start <= now for start in starts):
             return 0.0
         if Phase.ASKING in phases:

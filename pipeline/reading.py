@@ -7,7 +7,7 @@ as they fit into the budget of one. What was read is used within moments or read
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate, groupby
@@ -113,10 +113,14 @@ class Ahead:
 
     Parameters:
       connection: In autocommit mode, outside a transaction.
+      took: Is told how many seconds reading took.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(
+        self, connection: Connection, took: Callable[[float], None] = lambda _: None
+    ) -> None:
         self.connection = connection
+        self._took = took
         #: In the order in which they will be asked for.
         self.chunk: Sequence[Subject] = ()
         #: How many are read at once.
@@ -137,31 +141,36 @@ class Ahead:
         if wanted.id not in self._read or not is_fresh:
             self._size = min(self._size * 2, MOST) if is_fresh else max(self._size // 2, 1)
             self._read_at = boot_clock()
-            self._read = self._read_from(wanted)
+            try:
+                self._read = self._read_from(wanted)
+            finally:
+                self._took(boot_clock() - self._read_at)
         return self._read.pop(wanted.id)
 
     def _read_from(self, first: Subject) -> dict[str, Stack | Closing]:
         place = next(i for i, each in enumerate(self.chunk) if each.id == first.id)
-        some = _few(self.chunk[place : place + self._size])
+        some = few(self.chunk[place : place + self._size])
         if len(some) > 1:
             try:
-                return self._transaction(some)
+                return read_at_once(self.connection, some)
             except Exception:
                 if self.connection.closed:
                     raise
                 # One of them can't be read: that must be the trouble of that one alone.
                 self._size = 1
-        return self._transaction([first])
-
-    def _transaction(self, wanted: Sequence[Subject]) -> dict[str, Stack | Closing]:
-        # A transaction for its bounds on time: recipient and entity may be views of anything, and
-        # all senders of the process wait for what one of them reads.
-        with transaction(self.connection, lock_timeout=LOCK_TIMEOUT) as cursor:
-            cursor.execute(query("any_plan"))
-            return read_stacks(cursor, wanted)
+        return read_at_once(self.connection, [first])
 
 
-def _few(subjects: Sequence[Subject]) -> list[Subject]:
+def read_at_once(connection: Connection, wanted: Sequence[Subject]) -> dict[str, Stack | Closing]:
+    """`read_stacks` in a transaction of its own, for its bounds on time: recipient and entity may
+    be views of anything.
+    """
+    with transaction(connection, lock_timeout=LOCK_TIMEOUT) as cursor:
+        cursor.execute(query("any_plan"))
+        return read_stacks(cursor, wanted)
+
+
+def few(subjects: Sequence[Subject]) -> list[Subject]:
     """The first, and those after it, as long as they have no more notifications than one may have.
 
     What is beyond the budget of bytes is read in vain; this keeps it from being much.

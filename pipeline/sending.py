@@ -16,6 +16,7 @@ from .database import SHARED_LOCK_TIMEOUT, Connection, boot_clock, connect, quer
 from .doorbells import Doorbells
 from .lane import Lane, Place
 from .lease import PLACE_LEASE
+from .reader import Pace
 from .relay_state import RelayState
 from .settings import Settings
 from .settling import write_outcome_patiently
@@ -52,6 +53,7 @@ class Sender:
         self.should_stop = should_stop
         self._lock = threading.Lock()
         self._turn: Turn | None = None
+        self._pace = Pace()
 
     def answer(self, message_id: str | None = None) -> dict[str, int]:
         """Send until nothing waits, the slice is over, or the worker is being stopped.
@@ -98,6 +100,7 @@ class Sender:
                 leave=self._leave,
                 should_stop=self.should_stop,
                 ends_at=lane.place.taken_at + self.settings.slice.total_seconds(),
+                pace=self._pace,
             )
             turn.join(lane)
             try:

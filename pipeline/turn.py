@@ -20,7 +20,7 @@ from contextlib import closing
 
 import psycopg2
 
-from .attempting import GivenUpError, abandoned, attempt, mark
+from .attempting import GivenUpError, Source, abandoned, attempt, mark
 from .database import Connection, boot_clock
 from .delivery import Claimed
 from .lane import Lane, Phase
@@ -28,6 +28,7 @@ from .lease import Keeper
 from .listening import Listener
 from .outcomes import Outcomes
 from .prepared import Prepared
+from .reader import Pace, Reader
 from .reading import Ahead
 from .relay_state import RelayState
 from .settings import Settings
@@ -51,6 +52,7 @@ class Turn:
       leave: Gives the places of lanes back.
       should_stop: Asked between two mails.
       ends_at: When nothing more is begun, as of `boot_clock`.
+      pace: Of reading, in this process.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Turn:
         leave: Callable[[Connection, Sequence[Lane], RelayState | None], None],
         should_stop: Callable[[], bool],
         ends_at: float,
+        pace: Pace,
     ) -> None:
         self.settings = settings
         self.should_stop = should_stop
@@ -78,7 +81,9 @@ class Turn:
         self._listener = Listener()
         self.connection = connection
         self._prepared = Prepared(connection)
-        self._ahead = Ahead(connection)
+        self._ahead = Ahead(connection, pace.took)
+        self._pace = pace
+        self._reader = Reader(url, pace, self._listener.wake)
         self._outcomes = Outcomes(connection, self._prepared, settings, self.relay)
         self._stock = Stock(
             connection,
@@ -133,6 +138,7 @@ class Turn:
                 error = broken
                 self._wind_down(broken)
             finally:
+                self._reader.stop()
                 self._end(error)
 
     def _end(self, error: Exception | None) -> None:
@@ -150,6 +156,9 @@ class Turn:
     def _run(self) -> None:
         while self._admit():
             self._supply()
+            for lane in self._lanes:
+                # What was read later than this wakes the listener.
+                lane.is_reading = lane.is_reading and not self._reader.has(lane.claimed.id)
             if not self._lanes or self._listener.listen(
                 self._lanes, is_urged=self._is_putting_back()
             ):
@@ -175,7 +184,13 @@ class Turn:
 
     def _startable(self) -> list[Lane]:
         now = time.monotonic()
-        return [lane for lane in self._in(Phase.BEGUN) if lane.starts_at <= now]
+        due = [lane for lane in self._in(Phase.BEGUN) if lane.starts_at <= now]
+        if self._pace.is_slow:
+            for lane in due:
+                if not lane.is_reading and not self._reader.has(lane.claimed.id):
+                    lane.is_reading = True
+                    self._reader.ask(lane.claimed.subject)
+        return [lane for lane in due if not lane.is_reading]
 
     # -- taking up -----------------------------------------------------------------------------
 
@@ -221,7 +236,14 @@ class Turn:
         """Make mails and begin to hand them over; only one while the reply to a dot is due."""
         is_due = any(lane.in_window for lane in self._lanes)
         for lane in startable[:1] if is_due else startable:
-            lane.start(attempt(self.settings, lane.session, self._ahead, lane.claimed))
+            lane.start(
+                attempt(self.settings, lane.session, self._source(lane.claimed), lane.claimed)
+            )
+
+    def _source(self, claimed: Claimed) -> Source:
+        if self._reader.has(claimed.id):
+            return self._reader.take(claimed.id, self.connection)
+        return self._ahead
 
     # -- writing down --------------------------------------------------------------------------
 

@@ -1,0 +1,99 @@
+"""Reading that takes long is done beside the turn: neither lanes nor replies wait for it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+from pipeline import reader, reading
+from pipeline.database import connect
+from pipeline.sending import Sender
+from tests.support.installation import Installation
+from tests.support.smtp_server import Rule, ScriptedServer
+from tests.support.turns import prepare, total
+from tests.support.waiting import wait_until
+
+READERS = (
+    "FROM pg_stat_activity WHERE datname = current_database() "
+    "AND application_name = 'pipeline reader'"
+)
+
+
+@pytest.fixture(autouse=True)
+def _long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever time it takes is long."""
+    monkeypatch.setattr(reader, "SLOW", 0.0)
+    monkeypatch.setattr(reading, "LOCK_TIMEOUT", 120_000)
+
+
+def test_a_reply_is_written_down_while_another_mail_is_being_read(
+    installation: Installation,
+) -> None:
+    """A shop rebuilds its users' table meanwhile."""
+    with (
+        ScriptedServer([Rule("reply", hold="gate", times=1)]) as server,
+        closing(connect(installation.url)) as shop,
+        shop.cursor() as cursor,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        prepare(installation, server, 1)
+        sender = Sender(installation.url, installation.settings, installation.doorbells)
+        senders = [pool.submit(sender.answer)]
+        server.wait_until_held("gate")
+        cursor.execute("BEGIN; LOCK TABLE pipeline.recipient IN ACCESS EXCLUSIVE MODE")
+        try:
+            installation.notify("p1", "other")
+            installation.stack()
+            senders.append(pool.submit(sender.answer))
+            wait_until(
+                lambda: installation.value(
+                    f"SELECT count(*) {READERS} AND wait_event_type = 'Lock'"
+                )
+            )
+            assert installation.states() == {"transmitting": 1, "sending": 1}
+            server.release("gate")
+            wait_until(lambda: installation.states() == {"sent": 1, "sending": 1})
+        finally:
+            cursor.execute("ROLLBACK")
+        assert total(senders, "sent") == 2
+    assert installation.states() == {"sent": 2}
+
+
+def test_one_that_can_not_be_read_beside_keeps_no_other(installation: Installation) -> None:
+    """The shop's view fails for one recipient: that mail is tried later."""
+    installation.query("ALTER TABLE pipeline.recipient RENAME TO people")
+    installation.query(
+        "CREATE VIEW pipeline.recipient AS SELECT id, email, "
+        "display_name || 1 / (id <> 'p7')::int AS display_name, locale, time_zone, active "
+        "FROM pipeline.people"
+    )
+    installation.query("CREATE RULE made AS ON INSERT TO pipeline.recipient DO INSTEAD NOTHING")
+    installation.query(
+        "INSERT INTO pipeline.people (id, email, display_name, time_zone) "
+        "SELECT 'p' || n, 'p' || n || '@people.example', 'Person ' || n, 'UTC' "
+        "FROM generate_series(1, 20) AS n"
+    )
+    with ScriptedServer() as server:
+        prepare(installation, server, 20)
+        with installation.senders(2) as senders:
+            pass
+        assert (total(senders, "sent"), total(senders, "deferred")) == (19, 1)
+    assert installation.states() == {"sent": 19, "deferred": 1}
+    assert "division by zero" in installation.value(
+        "SELECT reason FROM pipeline.delivery WHERE state = 'deferred'"
+    )
+
+
+def test_a_reader_whose_connection_breaks_makes_another(installation: Installation) -> None:
+    """No mail is given up for it."""
+    with ScriptedServer([Rule("mail", hold="gate", skip=2, times=1)]) as server:
+        prepare(installation, server, 20)
+        with installation.senders(1) as senders:
+            server.wait_until_held("gate")
+            ended = installation.query(f"SELECT pg_terminate_backend(pid) {READERS}")
+            assert ended == [(True,)]
+            server.release("gate")
+        assert senders[0].result() == {"sent": 20}
+    wait_until(lambda: installation.value(f"SELECT count(*) {READERS}") == 0)
