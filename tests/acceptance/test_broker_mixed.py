@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import dramatiq
 import pytest
 from dramatiq_pg import PostgresBroker as StockBroker
 from dramatiq_pg import generate_init_sql
 
 from pipeline.broker import PostgresBroker
-from tests.support.broker import actor, advisory_lock_count, mended_broker, stock_broker
+from tests.support.broker import advisory_lock_count, mended_broker, stock_broker
 from tests.support.broker_shop import EFFECT_TABLE
-from tests.support.broker_workers import effects, states, worker
+from tests.support.broker_workers import effects, sender, states, times, worker
 from tests.support.postgres import execute
 from tests.support.waiting import stays_true, wait_until
 
@@ -41,16 +38,6 @@ def stock(url: str) -> Iterator[StockBroker]:
     """A stock broker to send with."""
     with stock_broker(url) as made:
         yield made
-
-
-def sender(broker: dramatiq.Broker, name: str) -> dramatiq.Actor[..., Any]:
-    """The shop's actor of this name, to send to."""
-    return actor(broker, lambda *_: None, actor_name=name)
-
-
-def times(url: str, name: str) -> Counter[Any]:
-    """How often each value was noted under a name."""
-    return Counter(row[1] for row in effects(url, name))
 
 
 def test_both_kinds_share_the_work_and_each_message_runs_once(

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import dramatiq
 import pytest
 from dramatiq_pg import generate_init_sql
 
 from pipeline.broker import PostgresBroker
-from tests.support.broker import actor, advisory_lock_count, mended_broker, messages
+from tests.support.broker import advisory_lock_count, mended_broker, messages
 from tests.support.broker_shop import EFFECT_TABLE
-from tests.support.broker_workers import effects, states, worker
+from tests.support.broker_workers import effects, sender, states, times, worker
 from tests.support.postgres import execute
 from tests.support.waiting import stays_true, wait_until
 
@@ -38,11 +35,6 @@ def broker(url: str) -> Iterator[PostgresBroker]:
         yield made
 
 
-def sender(broker: dramatiq.Broker, name: str) -> dramatiq.Actor[..., Any]:
-    """The shop's actor of this name, to send to."""
-    return actor(broker, lambda *_: None, actor_name=name)
-
-
 def cut_sessions(url: str, pid: int | None = None) -> None:
     """End every connection of the brokers, or those of the consumer's session only."""
     execute(
@@ -50,11 +42,6 @@ def cut_sessions(url: str, pid: int | None = None) -> None:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND application_name LIKE 'dramatiq-pg%%'",
     )
-
-
-def times(url: str, name: str) -> Counter[Any]:
-    """How often each value was noted under a name."""
-    return Counter(row[1] for row in effects(url, name))
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])

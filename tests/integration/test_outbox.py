@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
-import django
 import dramatiq
-import psycopg
 import psycopg2
 import pytest
-import sqlalchemy
-from django.conf import settings
-from django.db.backends.postgresql.base import DatabaseWrapper
 from dramatiq.brokers.stub import StubBroker
 from dramatiq_pg import PostgresBroker, generate_init_sql
 from dramatiq_pg import broker as dramatiq_pg_broker
 
 from pipeline.outbox import QueueTable, UnstorableMessageError, enqueue, queue_table
+from tests.support.drivers import DRIVERS, Driver
 from tests.support.postgres import execute
 from tests.support.waiting import wait_until
-
-#: A driver opens a connection, gives a cursor with an open transaction, and commits at the end.
-Driver = Callable[[str], AbstractContextManager[Any]]
 
 
 @pytest.fixture
@@ -62,75 +55,6 @@ def rows(url: str, table: str = "dramatiq.queue") -> list[Any]:
     )
 
 
-@contextmanager
-def psycopg2_cursor(url: str) -> Iterator[Any]:
-    with closing(psycopg2.connect(url)) as connection, connection, connection.cursor() as cursor:
-        yield cursor
-
-
-@contextmanager
-def psycopg3_cursor(url: str) -> Iterator[Any]:
-    with psycopg.connect(url) as connection, connection.cursor() as cursor:
-        yield cursor
-
-
-@contextmanager
-def psycopg3_client_cursor(url: str) -> Iterator[Any]:
-    with (
-        psycopg.connect(url, cursor_factory=psycopg.ClientCursor) as connection,
-        connection.cursor() as cursor,
-    ):
-        yield cursor
-
-
-@contextmanager
-def sqlalchemy_cursor(url: str) -> Iterator[Any]:
-    engine = sqlalchemy.create_engine(
-        "postgresql+psycopg2://", creator=lambda: psycopg2.connect(url)
-    )
-    connection = engine.raw_connection()
-    try:
-        yield connection.cursor()
-        connection.commit()
-    finally:
-        connection.close()
-        engine.dispose()
-
-
-def django_cursor(debug: bool, **options: Any) -> Driver:
-    @contextmanager
-    def opened(url: str) -> Iterator[Any]:
-        dsn = psycopg2.extensions.parse_dsn(url)
-        wrapper = DatabaseWrapper(
-            {
-                "NAME": dsn["dbname"],
-                "USER": dsn.get("user", ""),
-                "PASSWORD": dsn.get("password", ""),
-                "HOST": dsn.get("host", ""),
-                "PORT": dsn.get("port", ""),
-                "OPTIONS": options,
-                "AUTOCOMMIT": True,
-                "ATOMIC_REQUESTS": False,
-                "CONN_MAX_AGE": 0,
-                "CONN_HEALTH_CHECKS": False,
-                "TIME_ZONE": None,
-                "TEST": {},
-            },
-            "outbox",
-        )
-        wrapper.force_debug_cursor = debug
-        wrapper.ensure_connection()
-        wrapper.set_autocommit(False)
-        try:
-            with wrapper.cursor() as cursor:
-                yield cursor
-            wrapper.commit()
-        finally:
-            wrapper.close()
-
-    return opened
-
-
 class Recorder:
     """A cursor that only tells what was asked of it."""
 
@@ -139,24 +63,6 @@ class Recorder:
 
     def execute(self, query: object, params: object = None) -> None:
         self.queries.append(query)
-
-
-DRIVERS: dict[str, Driver] = {
-    "psycopg2": psycopg2_cursor,
-    "psycopg 3": psycopg3_cursor,
-    "psycopg 3, client-side": psycopg3_client_cursor,
-    "Django": django_cursor(debug=False),
-    "Django, server-side": django_cursor(debug=False, server_side_binding=True),
-    "Django, debug": django_cursor(debug=True),
-    "SQLAlchemy": sqlalchemy_cursor,
-}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _django() -> None:
-    if not settings.configured:
-        settings.configure(USE_TZ=True)
-    django.setup()
 
 
 @pytest.mark.parametrize("driver", DRIVERS.values(), ids=DRIVERS.keys())
@@ -231,7 +137,7 @@ def test_a_rolled_back_transaction_leaves_nothing_and_wakes_nobody(
 def test_p04_a_long_message_is_announced_by_its_id_alone(url: str, broker: PostgresBroker) -> None:
     """A message beyond NOTIFY's 8,000 bytes commits like any other."""
     actor = make_actor(broker)
-    with psycopg2_cursor(url) as cursor:
+    with DRIVERS["psycopg2"](url) as cursor:
         enqueue(cursor, actor.message("x" * 100_000), broker=broker)
     assert len(rows(url)[0][4]["args"][0]) == 100_000
 
@@ -240,7 +146,7 @@ def test_a_delayed_message_waits_in_the_delay_queue(url: str, broker: PostgresBr
     """The row has dramatiq-pg's form for delays, and its eta is by the database's clock."""
     actor = make_actor(broker)
     message = actor.message(1)
-    with psycopg2_cursor(url) as cursor:
+    with DRIVERS["psycopg2"](url) as cursor:
         enqueue(cursor, message, delay=60_000.5, broker=broker)
 
     (row,) = rows(url)
@@ -255,7 +161,7 @@ def test_a_delayed_message_waits_in_the_delay_queue(url: str, broker: PostgresBr
 
 def test_a_delay_of_zero_is_none(url: str, broker: PostgresBroker) -> None:
     """With `delay=0` the message is due at once, as with the broker's own enqueue."""
-    with psycopg2_cursor(url) as cursor:
+    with DRIVERS["psycopg2"](url) as cursor:
         enqueue(cursor, make_actor(broker).message(), delay=0, broker=broker)
     assert rows(url)[0][1] == "default"
 
@@ -263,11 +169,11 @@ def test_a_delay_of_zero_is_none(url: str, broker: PostgresBroker) -> None:
 def test_a_message_that_is_sent_again_goes_back_to_queued(url: str, broker: PostgresBroker) -> None:
     """A conflict is settled as dramatiq-pg does: queued, new content, new queue, old mtime."""
     message = make_actor(broker).message(1)
-    with psycopg2_cursor(url) as cursor:
+    with DRIVERS["psycopg2"](url) as cursor:
         enqueue(cursor, message, broker=broker)
     execute(url, "UPDATE dramatiq.queue SET state = 'done', mtime = 'epoch'")
 
-    with psycopg2_cursor(url) as cursor:
+    with DRIVERS["psycopg2"](url) as cursor:
         enqueue(cursor, message.copy(args=(2,), queue_name="other"), broker=broker)
 
     ((_, queue_name, state, mtime, found),) = rows(url)
@@ -278,7 +184,7 @@ def test_a_message_that_is_sent_again_goes_back_to_queued(url: str, broker: Post
 def test_a_message_that_is_given_twice_is_sent_once(url: str, broker: PostgresBroker) -> None:
     """The same message twice in one call is no error, and the later one counts."""
     message = make_actor(broker).message(1)
-    with psycopg2_cursor(url) as cursor:
+    with DRIVERS["psycopg2"](url) as cursor:
         enqueue(cursor, message, message.copy(args=(2,)), broker=broker)
     assert [row[4]["args"] for row in rows(url)] == [[2]]
 
@@ -299,7 +205,7 @@ def test_middleware_sees_every_message_and_may_add_to_it(url: str, broker: Postg
     actor = make_actor(broker)
     messages = [actor.message(i) for i in range(2)]
     ids = [message.message_id for message in messages]
-    with psycopg2_cursor(url) as cursor:
+    with DRIVERS["psycopg2"](url) as cursor:
         enqueue(cursor, *messages, delay=5, broker=broker)
 
     assert seen == [(when, one, 5) for when in ("before", "after") for one in ids]
@@ -322,7 +228,7 @@ def test_what_postgres_cannot_store_is_refused_before_the_transaction_is_touched
     """The error names actor and argument, and the caller's work can still be committed."""
     actor = make_actor(broker, actor_name="tell")
     good = actor.message("good")
-    with psycopg2_cursor(url) as cursor:
+    with DRIVERS["psycopg2"](url) as cursor:
         with pytest.raises(ValueError, match="actor 'tell': " + complaint):
             enqueue(cursor, good, actor.message(*args), broker=broker)
         enqueue(cursor, good, broker=broker)
@@ -361,7 +267,7 @@ def test_the_brokers_schema_and_prefix_are_respected(
     message = make_actor(elsewhere).message()
 
     assert queue_table(elsewhere) == QueueTable(schema, f"{prefix}queue")
-    with psycopg2_cursor(url) as cursor:
+    with DRIVERS["psycopg2"](url) as cursor:
         enqueue(cursor, message, broker=elsewhere)
 
     assert [str(row[0]) for row in rows(url, str(queue_table(elsewhere)))] == [message.message_id]
@@ -373,7 +279,7 @@ def test_the_global_broker_is_the_default(
 ) -> None:
     """Without a broker the global one is used, and none is made where there is none."""
     message = make_actor(broker).message()
-    with psycopg2_cursor(url) as cursor:
+    with DRIVERS["psycopg2"](url) as cursor:
         monkeypatch.setattr("dramatiq.broker.global_broker", None)
         with pytest.raises(RuntimeError, match="no broker"):
             enqueue(cursor, message)
@@ -385,7 +291,7 @@ def test_the_global_broker_is_the_default(
 def test_another_kind_of_broker_is_refused(url: str) -> None:
     """A broker that doesn't keep its messages in Postgres can't take part in a transaction."""
     stub = StubBroker()
-    with psycopg2_cursor(url) as cursor, pytest.raises(TypeError, match="got StubBroker"):
+    with DRIVERS["psycopg2"](url) as cursor, pytest.raises(TypeError, match="got StubBroker"):
         enqueue(cursor, make_actor(stub).message(), broker=stub)
 
 

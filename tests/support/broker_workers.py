@@ -7,11 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import dramatiq
+
+from tests.support.broker import actor
 from tests.support.postgres import execute
 from tests.support.waiting import wait_until
 
@@ -102,6 +106,16 @@ def worker(
         yield started
     finally:
         started.kill()
+
+
+def sender(broker: dramatiq.Broker, name: str) -> dramatiq.Actor[..., Any]:
+    """The shop's actor of this name, to send to."""
+    return actor(broker, lambda *_: None, actor_name=name)
+
+
+def times(url: str, name: str) -> Counter[Any]:
+    """How often each value was noted under a name."""
+    return Counter(row[1] for row in effects(url, name))
 
 
 def effects(url: str, name: str | None = None) -> list[Any]:
