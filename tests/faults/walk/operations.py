@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -83,6 +84,7 @@ class Operation:
       policies: Both where a reply may be lost.
       doorbell: The actor whose message the child answers.
       talks: Whether it talks to the relay.
+      is_orderly: Whether its calls come in the same order each time.
     """
 
     run: Callable[[Prepared], object]
@@ -90,6 +92,7 @@ class Operation:
     policies: tuple[str, ...] = ("resend",)
     doorbell: str | None = None
     talks: bool = False
+    is_orderly: bool = True
     prepare: Callable[[dict[str, Any]], Prepared] = field(default=prepare)
 
 
@@ -108,6 +111,14 @@ def answer_stacker(prepared: Prepared) -> None:
 def send(prepared: Prepared) -> None:
     sender = Sender(prepared.url, prepared.settings, prepared.doorbells)
     sender.answer(prepared.message_id)
+
+
+def send_together(prepared: Prepared) -> None:
+    """Two senders of one process, which share a turn."""
+    sender = Sender(prepared.url, prepared.settings, prepared.doorbells)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(sender.answer, each) for each in (prepared.message_id, None)]:
+            done.result()
 
 
 def overtaken(prepared: Prepared) -> None:
@@ -183,6 +194,9 @@ OPERATIONS = {
     "stack": Operation(stack, SCENES["rows"]),
     "stacker": Operation(answer_stacker, SCENES["ticked"], doorbell=STACK),
     "send": Operation(send, SCENES["mixed"], BOTH, SEND, talks=True),
+    "send together": Operation(
+        send_together, SCENES["mixed"], doorbell=SEND, talks=True, is_orderly=False
+    ),
     "probe": Operation(send, SCENES["trial"], doorbell=SEND, talks=True),
     "overtaken": Operation(overtaken, SCENES["overtaken"], BOTH, talks=True),
     "recover": Operation(recover, SCENES["stuck"], BOTH),

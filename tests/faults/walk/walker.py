@@ -95,7 +95,7 @@ class Walker:
                 while "stopped" in answer:
                     self._meanwhile(installation, done.operation)
                     answer = self.zygote.say({})
-                wrong += _judge(answer, fault)
+                wrong += _judge(answer, fault, is_orderly=operation.is_orderly)
                 self._until_gone(installation)
                 if answer.get("report") and message_id is not None:
                     # It lived: Dramatiq acknowledges its message.
@@ -213,7 +213,7 @@ def _moments(fault: str, label: str) -> tuple[str, ...]:
     return ("before",) if label.startswith("sql") and label != "sql ROLLBACK" else ()
 
 
-def _judge(answer: dict[str, Any], fault: str | None) -> list[str]:
+def _judge(answer: dict[str, Any], fault: str | None, *, is_orderly: bool) -> list[str]:
     """The child was killed if it was to be, or ended by itself with no error but a database's."""
     report = answer.get("report")
     if fault == "kill" and answer["status"] == -9:
@@ -221,7 +221,7 @@ def _judge(answer: dict[str, Any], fault: str | None) -> list[str]:
     if report is None:
         return [f"the child ended with {answer['status']}"]
     wrong = []
-    if not report["reached"]:
+    if is_orderly and not report["reached"]:
         wrong.append("not reached")
     if report["raised"] and (fault is None or "|Error|" not in report["raised"]):
         wrong.append(f"raised {report['raised']}")
