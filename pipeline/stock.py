@@ -80,6 +80,8 @@ class Stock:
         #: What was claimed last, and when it was last claimed from the beginning.
         self._last: Claimed | None = None
         self._looked_at = 0.0
+        #: When something could not be put back for the first time.
+        self._stuck_at: float | None = None
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -238,37 +240,44 @@ class Stock:
     def release(self, limit: int | None = None) -> None:
         """Put back what has not begun.
 
-        What can't be, mostly since somebody has locked it, waits for its lease.
+        What can't be, since somebody has locked it or its stack, is tried again for a while, and
+        then waits for its lease.
 
         Parameters:
-          limit: At most so many.
+          limit: At most so many tries.
 
         Raises:
           psycopg2.Error: When the connection is broken.
         """
-        ends_at = time.monotonic() + RELEASE_PATIENCE
-        for _ in range(len(self._claims) if limit is None else min(limit, len(self._claims))):
+        tries = 0
+        while self._claims and (limit is None or tries < limit):
+            tries += 1
             unbegun = self._claims[0]
             try:
                 delivery.release(self.connection, unbegun)
             except psycopg2.Error as error:
                 if self.connection.closed:
                     raise
-                self._leave_to_its_lease(unbegun, error)
-                if time.monotonic() >= ends_at:
-                    self._let_go()
-                    return
-            self._claims.popleft()
-            self.keeper.drop(unbegun.id, unbegun.token)
+                self._claims.rotate(-1)
+                if not self._is_worth_a_try():
+                    for claimed in self._claims:
+                        self._leave_to_its_lease(claimed, error)
+                    self._claims.clear()
+            else:
+                self._claims.popleft()
+                self.keeper.drop(unbegun.id, unbegun.token)
+
+    def _is_worth_a_try(self) -> bool:
+        """Whether it is not yet long since something could not be put back for the first time."""
+        now = time.monotonic()
+        self._stuck_at = now if self._stuck_at is None else self._stuck_at
+        return now - self._stuck_at < RELEASE_PATIENCE
 
     def abandon(self) -> None:
         """Let go of all that no lane has in hand, put back or not."""
         if not self.connection.closed:
             with suppress(psycopg2.Error):
                 self.release()
-        self._let_go()
-
-    def _let_go(self) -> None:
         for claimed in (*self._beginning, *self._claims):
             self.keeper.drop(claimed.id, claimed.token)
         self._beginning = []

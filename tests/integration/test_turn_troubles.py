@@ -27,6 +27,8 @@ UNBEGUN = (
 )
 
 
+UNBEGUN_RECEIVERS = UNBEGUN.replace("SELECT id", "SELECT receiver_id", 1) + " LIMIT 1"
+
 #: What is logged when an outcome can't be written at once.
 WAITS = "its outcome waits for the database"
 
@@ -160,7 +162,7 @@ def test_one_that_is_locked_before_it_has_begun_keeps_no_other(installation: Ins
 
 
 def test_when_all_are_locked_before_they_have_begun_the_turn_ends(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What another sender has in hand comes to its end all the same; places are given back."""
     monkeypatch.setattr(stock, "RELEASE_PATIENCE", 0.0)
@@ -174,12 +176,42 @@ def test_when_all_are_locked_before_they_have_begun_the_turn_ends(
                 assert locks.count == 18
                 server.release("first")
                 wait_until(lambda: installation.value(IN_USE) == 1, timeout=30)
+                wait_until(lambda: caplog.text.count("until its lease is over") == 18, timeout=30)
             server.release("second")
         assert troubles(senders) == [psycopg2.errors.LockNotAvailable] * 2
         assert installation.states() == {"sent": 2, "sending": 18}
         assert installation.value(IN_USE) == 0
         assert sent_in_the_end(installation) == 18
         assert not server.duplicate_ids()
+
+
+def test_what_can_not_be_put_back_at_once_is_tried_again(installation: Installation) -> None:
+    """A pass of stacking has locked the stack for longer than a sender waits."""
+    with ScriptedServer([Rule("dot", hold="gate", times=1)]) as server:
+        prepare(installation, server, 20)
+        stopping = threading.Event()
+        with (
+            ThreadPoolExecutor(1) as pool,
+            closing(connect(installation.url)) as stacker,
+            stacker.cursor() as cursor,
+        ):
+            sender = pool.submit(installation.send, should_stop=stopping.is_set)
+            server.wait_until_held("gate")
+            receiver = installation.value(
+                "SELECT receiver_id FROM (" + UNBEGUN_RECEIVERS + ") AS one"
+            )
+            cursor.execute(
+                "BEGIN; SELECT pg_advisory_xact_lock(pipeline.stack_key(%s, 'issue', '1'))",
+                (receiver,),
+            )
+            stopping.set()
+            wait_until(lambda: installation.states().get("queued") == 18, timeout=30)
+            assert installation.states()["sending"] == 1
+            cursor.execute("ROLLBACK")
+            wait_until(lambda: installation.states().get("queued") == 19, timeout=30)
+            server.release("gate")
+            assert sender.result(120) == {"sent": 1}
+    assert installation.states() == {"sent": 1, "queued": 19}
 
 
 def test_one_attempt_that_can_not_be_begun_keeps_no_other(installation: Installation) -> None:

@@ -286,6 +286,14 @@ TURNS = (
         f"{TROUBLES}::test_one_attempt_that_can_not_be_begun_keeps_no_other",
     ),
     Guard(
+        "what can't be put back at once is tried again",
+        "P6",
+        "pipeline/stock.py",
+        "if not self._is_worth_a_try():",
+        "if True:",
+        f"{TROUBLES}::test_what_can_not_be_put_back_at_once_is_tried_again",
+    ),
+    Guard(
         "what has begun is put back when nobody knows when it may be sent",
         "P6",
         "pipeline/stock.py",
