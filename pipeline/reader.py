@@ -80,9 +80,10 @@ class Reader:
         self.pace = pace
         self._wake = wake
         self._asked: SimpleQueue[Subject | None] = SimpleQueue()
-        self._found: dict[str, Stack | Closing | Exception] = {}
-        #: Why the thread has ended before its time.
-        self._failure: Exception | None = None
+        #: None: it has to be read by who asked for it.
+        self._found: dict[str, Stack | Closing | Exception | None] = {}
+        #: The thread has ended before its time.
+        self._is_broken = False
         self._connection: Connection | None = None
         self._is_stopped = False
         #: Held while the listener is woken: it is closed after `stop`.
@@ -98,13 +99,12 @@ class Reader:
 
     def has(self, id_: str) -> bool:
         """Whether it is known what comes of reading it."""
-        return id_ in self._found or self._failure is not None
+        return id_ in self._found or self._is_broken
 
-    def take(self, id_: str, connection: Connection) -> WasRead:
-        """What came of it; it is kept no longer."""
-        found = self._found.pop(id_, self._failure)
-        assert found is not None
-        return WasRead(connection, found)
+    def take(self, id_: str, connection: Connection) -> WasRead | None:
+        """What came of it, if it was read here; it is kept no longer."""
+        found = self._found.pop(id_, None)
+        return None if found is None else WasRead(connection, found)
 
     def stop(self) -> None:
         """Read no more. What takes its time is not waited for."""
@@ -120,9 +120,9 @@ class Reader:
         try:
             while not self._is_stopped:
                 self._read_in_turn(self._next())
-        except Exception as error:
+        except Exception:
             logger.exception("The reader beside the senders has ended.")
-            self._failure = error
+            self._is_broken = True
             self._tell()
         finally:
             if self._connection is not None:
@@ -132,9 +132,11 @@ class Reader:
         while wanted and not self._is_stopped:
             some = few(wanted)
             before = boot_clock()
-            self._found.update(self._read(some))
+            found = self._read(some)
+            self._found.update(found)
             self.pace.took(boot_clock() - before)
-            wanted = wanted[len(some) :]
+            # Not all may have fitted into what is read at once; the first always does.
+            wanted = [each for each in wanted if each.id not in found]
             self._tell()
 
     def _tell(self) -> None:
@@ -150,11 +152,11 @@ class Reader:
                 asked.append(self._asked.get_nowait())
         return [each for each in asked if each is not None]
 
-    def _read(self, some: Sequence[Subject]) -> dict[str, Stack | Closing | Exception]:
+    def _read(self, some: Sequence[Subject]) -> dict[str, Stack | Closing | Exception | None]:
         with suppress(Exception):
             return {**read_at_once(self._connected(), some)}
         # One of them can't be read, or the connection broke: each by itself.
-        found: dict[str, Stack | Closing | Exception] = {}
+        found: dict[str, Stack | Closing | Exception | None] = {}
         for each in some:
             if self._is_stopped:
                 break
@@ -162,8 +164,12 @@ class Reader:
                 found.update(read_at_once(self._connected(), [each]))
             except Exception as error:
                 logger.info("Delivery %s can't be read.", each.id, exc_info=True)
-                found[each.id] = error
+                # Without a connection it is no trouble of this delivery's.
+                found[each.id] = error if self._is_connected() else None
         return found
+
+    def _is_connected(self) -> bool:
+        return self._connection is not None and not self._connection.closed
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:

@@ -91,5 +91,5 @@ class RelayState:
         limit = 1 if on_trial else settings.senders * settings.chunk
         cursor.execute(query("delivery_waiting"), {"limit": limit, "patience": PATIENCE})
         due, busy = only_row(cursor)
-        useful = -(-int(due) // settings.chunk)
-        return useful if on_trial else useful + int(busy)
+        # Who tries the relay has said so: those that are busy are so with something else.
+        return -(-int(due) // settings.chunk) + int(busy)

@@ -102,8 +102,10 @@ class Turn:
     def join(self, lane: Lane) -> bool:
         """Have a lane taken into the turn, if it takes any more. See `through`."""
         with self._lock:
-            is_full = self._inside >= MOST_LANES or (self._inside > 0 and self._is_late())
-            if is_full or not self._is_open:
+            is_full = self._inside >= MOST_LANES
+            # One that begins nothing more may still have to wait for a server, for minutes.
+            is_over = self._inside > 0 and not self._goes_on()
+            if is_full or is_over or not self._is_open:
                 return False
             self._coming.append(lane)
             self._inside += 1
@@ -146,6 +148,9 @@ class Turn:
         with self._lock:
             self._is_open = False
         for lane in [*self._lanes, *self._coming]:
+            if lane.phase is Phase.ENDED and error is not None:
+                self._owe(lane, error)
+                continue
             if lane.is_busy:
                 self.keeper.drop(lane.claimed.id, lane.claimed.token)
                 lane.let_go()
@@ -241,9 +246,7 @@ class Turn:
             )
 
     def _source(self, claimed: Claimed) -> Source:
-        if self._reader.has(claimed.id):
-            return self._reader.take(claimed.id, self.connection)
-        return self._ahead
+        return self._reader.take(claimed.id, self.connection) or self._ahead
 
     # -- writing down --------------------------------------------------------------------------
 
@@ -338,10 +341,10 @@ class Turn:
         """Give back the places of lanes that have no connection any more."""
         are_all = len(lanes) == len(self._lanes)
         on_trial = self.relay if are_all and self._outcomes.is_probe else None
-        error = self._stock.trouble
+        error: Exception | None = self._stock.trouble
         try:
             self._leave(self.connection, lanes, on_trial)
-        except psycopg2.Error as broken:
+        except Exception as broken:
             if self.connection.closed:
                 raise
             # Then they are free when their leases are over.

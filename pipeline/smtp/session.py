@@ -153,11 +153,18 @@ class Session:
             self._drop()
             error = "abandoned before the final dot"
             return Result(Outcome.ABANDONED, Scope.MESSAGE, Stage.DATA, error=error)
-        yield from transaction.stop_if_unasked()
-        reply = yield from transaction.dot()
-        self._needs_reset = False
-        in_step = reply.code // 100 in (2, 4, 5) and reply.code != 421
-        return self._ended(StoppedError(Stage.REPLY, reply, in_step=in_step))
+        try:
+            yield from transaction.stop_if_unasked()
+            reply = yield from transaction.dot()
+            self._needs_reset = False
+            in_step = reply.code // 100 in (2, 4, 5) and reply.code != 421
+            return self._ended(StoppedError(Stage.REPLY, reply, in_step=in_step))
+        except StoppedError:
+            raise
+        except Exception as error:
+            # A fault of ours: whatever it is, the message may have been taken.
+            told = f"after the final dot: {type(error).__name__}: {error}"
+            raise StoppedError(Stage.REPLY, None, told) from error
 
     def _begin(self, mail_from: str, rcpt_to: str, content: bytes) -> Dialogue[Transaction]:
         """Gets as far as an accepted DATA, over the kept connection or a new one."""

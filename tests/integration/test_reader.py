@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
+import psycopg2
 import pytest
 
 from pipeline import reader, reading
@@ -97,3 +99,41 @@ def test_a_reader_whose_connection_breaks_makes_another(installation: Installati
             server.release("gate")
         assert senders[0].result() == {"sent": 20}
     wait_until(lambda: installation.value(f"SELECT count(*) {READERS}") == 0)
+
+
+def test_what_does_not_fit_into_what_is_read_at_once_is_read_after_it(
+    installation: Installation,
+) -> None:
+    """Four mails of 2.4 MB are asked for together; 4 MB are read at once."""
+    with ScriptedServer([Rule("mail", hold="gate", times=4)]) as server:
+        prepare(installation, server, 4)
+        installation.query(
+            "INSERT INTO pipeline.email_notification_log "
+            "(receiver_id, entity_name, entity_identifier, data) "
+            "SELECT 'p' || n, 'issue', 'big', jsonb_build_object('verb', 'updated', 'field', "
+            "'description', 'old_value', 'x', 'new_value', repeat('x', 200000)) "
+            "FROM generate_series(1, 4) AS n, generate_series(1, 12)"
+        )
+        installation.stack()
+        with installation.senders(4) as senders:
+            server.wait_until_held("gate", count=4)
+            server.release("gate")
+            wait_until(lambda: all(sender.done() for sender in senders), timeout=15)
+        assert total(senders, "sent") == 8
+
+
+def test_a_reader_that_can_not_connect_fails_no_mail(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database has no room for one more: the turn reads by itself."""
+    asked = []
+
+    def refused(*_: Any, **__: Any) -> None:
+        asked.append(True)
+        raise psycopg2.OperationalError("sorry, too many clients already")
+
+    monkeypatch.setattr(reader, "connect", refused)
+    with ScriptedServer() as server:
+        prepare(installation, server, 10)
+        assert installation.send() == {"sent": 10}
+    assert asked

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from pipeline.replies import parse_reply
 from pipeline.smtp import Outcome, Reply, Result, Scope, Stage
 from pipeline.smtp.dialogue import run
 from pipeline.smtp.transaction import StoppedError, Transaction
@@ -413,3 +414,18 @@ def test_letters_beyond_ascii_need_a_server_that_takes_them() -> None:
         assert send(one, to="jürgen@example.org").outcome is Outcome.SENT
         assert server.accepted[0].recipients == ["jürgen@example.org"]
         one.close()
+
+
+def test_a_fault_of_ours_after_the_dot_is_uncertain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever went wrong here, the server may have taken the message."""
+
+    def broken(lines: list[bytes]) -> Reply | None:
+        if b"taken" in lines[0]:
+            raise MemoryError("no room")
+        return parse_reply(lines)
+
+    monkeypatch.setattr("pipeline.smtp.wire.parse_reply", broken)
+    result, server = sent_to(Rule("reply", reply="250 2.0.0 taken"))
+    assert verdict(result) == (Outcome.UNCERTAIN, Scope.MESSAGE, Stage.REPLY)
+    assert result.error == "after the final dot: MemoryError: no room"
+    assert server.accepted_count == 1

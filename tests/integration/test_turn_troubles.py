@@ -384,3 +384,64 @@ def test_a_fault_of_ours_loses_no_reply_and_keeps_nothing(
         server.release("gate")
         assert troubles(senders) == [KeyError] * 3
     assert installation.states() == {"sent": 2, "queued": 18}
+
+
+@pytest.mark.parametrize("trouble", ["relay", "database"])
+def test_a_turn_that_begins_nothing_more_takes_no_sender_in(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """One of its senders waits for a reply, for minutes; what comes next is sent in a turn of its
+    own when the trouble is over."""
+    monkeypatch.setattr(stock, "SHARED_LOCK_TIMEOUT", 300)
+    full = Rule("mail", skip=1, times=1, reply="452 4.3.1 Full")
+    rules = [Rule("reply", hold="gate", times=1), *([full] if trouble == "relay" else [])]
+    with ScriptedServer(rules) as server, ThreadPoolExecutor(1) as pool:
+        prepare(installation, server, 1, relay_rate=1000.0)
+        sender = Sender(installation.url, installation.settings, installation.doorbells)
+        first = pool.submit(sender.answer)
+        server.wait_until_held("gate")
+        try:
+            installation.notify_many(1, items=3)
+            installation.stack()
+            if trouble == "relay":
+                assert sender.answer() == {"deferred": 1}
+                installation.query("UPDATE pipeline.relay SET retry_at = now()")
+            else:
+                with (
+                    locked(installation, "SELECT FROM pipeline.relay"),
+                    pytest.raises(psycopg2.errors.LockNotAvailable),
+                ):
+                    sender.answer()
+            installation.query(
+                "UPDATE pipeline.delivery SET state = 'queued', next_attempt_at = now() "
+                "WHERE state = 'deferred'"
+            )
+            waiting = installation.states()["queued"]
+            assert sender.answer() == {"sent": waiting}
+        finally:
+            server.release("gate")
+        first.exception(120)
+    assert set(installation.states()) == {"sent"}
+
+
+def test_a_relay_is_tried_though_a_sender_waits_for_its_reply(installation: Installation) -> None:
+    """It is due to be tried, and so is the mail: the one that is busy is not counted on."""
+    with ScriptedServer([Rule("reply", hold="gate", times=1)]) as server:
+        prepare(installation, server, 1)
+        with installation.senders(1) as senders:
+            server.wait_until_held("gate")
+            installation.notify_many(1, items=2)
+            installation.stack()
+            installation.query(
+                "INSERT INTO pipeline.relay (name, failure_count, retry_at) VALUES (%s, 1, now())",
+                (installation.settings.smtp_url.partition("//")[2],),
+            )
+            installation.query(
+                "UPDATE pipeline.delivery SET next_attempt_at = now() - interval '1 minute'"
+            )
+            installation.query("DELETE FROM pipeline.doorbell")
+            installation.query("DELETE FROM dramatiq.queue")
+            installation.recovery.run()
+            assert installation.messages() == 1
+            server.release("gate")
+        assert total(senders, "sent") >= 1

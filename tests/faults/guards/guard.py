@@ -81,7 +81,7 @@ def run_test(folder: Path, test: str) -> tuple[int, str]:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
-            *("--timeout", "60", f"tests/{test}"),
+            *("--timeout", "60", "--timeout-method", "thread", f"tests/{test}"),
         ],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
