@@ -94,7 +94,11 @@ class Reader:
         """Have it read."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="pipeline-reader", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:
+                # No more threads to be had.
+                self._is_broken = True
         self._asked.put(wanted)
 
     def has(self, id_: str) -> bool:
@@ -133,9 +137,11 @@ class Reader:
             some = few(wanted)
             before = boot_clock()
             found = self._read(some)
+            # The first one always fits. If there is nothing to be had of it, that is for who asked.
+            found.setdefault(some[0].id, None)
             self._found.update(found)
             self.pace.took(boot_clock() - before)
-            # Not all may have fitted into what is read at once; the first always does.
+            # Not all others may have fitted into what is read at once.
             wanted = [each for each in wanted if each.id not in found]
             self._tell()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from pipeline import reader, reading
 from pipeline.database import connect
+from pipeline.reading import Subject
 from pipeline.sending import Sender
 from tests.support.installation import Installation
 from tests.support.smtp_server import Rule, ScriptedServer
@@ -137,3 +139,40 @@ def test_a_reader_that_can_not_connect_fails_no_mail(
         prepare(installation, server, 10)
         assert installation.send() == {"sent": 10}
     assert asked
+
+
+def test_what_nothing_comes_of_is_left_to_who_asked(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is not asked for again and again."""
+    times: list[int] = []
+
+    def nothing(*_: Any) -> dict[str, Any]:
+        times.append(1)
+        return {}
+
+    monkeypatch.setattr(reader, "read_at_once", nothing)
+    woken = threading.Event()
+    asked = reader.Reader(installation.url, reader.Pace(), woken.set)
+    asked.ask(Subject("1", "p1", "issue", "1", 1))
+    assert woken.wait(60)
+    assert asked.has("1")
+    assert asked.take("1", installation.connection) is None
+    asked.stop()
+    assert len(times) == 1
+
+
+def test_without_a_thread_to_be_had_the_turn_reads_by_itself(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system has no more of them."""
+
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("pipeline.reader.threading.Thread", NoThread)
+    asked = reader.Reader("", reader.Pace(), lambda: None)
+    asked.ask(Subject("1", "p1", "issue", "1", 1))
+    assert asked.has("1")
+    assert asked.take("1", installation.connection) is None
