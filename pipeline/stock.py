@@ -38,7 +38,7 @@ LOOK_BACK = 5.0
 #: What can't be put back, since somebody has locked it, is tried for so many seconds altogether.
 RELEASE_PATIENCE = 5.0
 
-#: So many that can't be begun, one after the other, are no longer the trouble of each alone.
+#: When so many can't be begun at a time it is no longer the trouble of each alone.
 MOST_FAILURES = 3
 
 #: A lane, and what it is to have in hand.
